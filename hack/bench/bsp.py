@@ -44,7 +44,7 @@ from heterotrain_operator.experiments.figures.history import WELL
 from heterotrain_operator.experiments.schedules.schedule_file import load_schedule
 from heterotrain_operator.experiments.trials.observer import Observer
 from heterotrain_operator.experiments.trials.stop import stop_signals
-from heterotrain_operator.experiments.trials.workers import limits_of
+from heterotrain_operator.experiments.trials.trial import limits_of
 
 LEVELS = (*map(str, PAPER_CORES), *CHANGING)
 

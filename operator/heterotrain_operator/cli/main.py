@@ -10,21 +10,17 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from heterotrain_operator.api import ManifestError, Problem
-from heterotrain_operator.cli import completion_command, init_command, validate_command
-from heterotrain_operator.cli.cluster.commands import run_command
-from heterotrain_operator.cli.cluster.options import COMMANDS
-from heterotrain_operator.cli.exit_codes import BAD_INPUT, SUCCEEDED
+from heterotrain_operator.cli import BAD_INPUT, SUCCEEDED, package_version, validate_command
+from heterotrain_operator.cli.cluster.commands import COMMANDS, run_command
 from heterotrain_operator.cli.local.chaos import chaos
-from heterotrain_operator.cli.local.options import Options
+from heterotrain_operator.cli.local.checks import Options
 from heterotrain_operator.cli.local.run import run
 from heterotrain_operator.cli.parser import parse, parser
-from heterotrain_operator.cli.script_job import IMAGE, ScriptJob, is_script
-from heterotrain_operator.cli.simulated.options import simulate_options
-from heterotrain_operator.cli.version import package_version
+from heterotrain_operator.cli.script_job import IMAGE, ScriptJob, init, is_script, text_of
 
 FOR_SCRIPTS = ("workers", "global_batch", "epochs", "steps", "print_manifest")
 """Options of `run` for what a manifest would state itself."""
@@ -55,7 +51,7 @@ def _run(asked: argparse.Namespace, words: tuple[str, ...]) -> int:
         if misplaced:
             raise ManifestError(Problem(name, "is for a script; a manifest says it itself") for name in misplaced)
     elif asked.print_manifest:
-        sys.stdout.write(init_command.text_of(script, IMAGE))
+        sys.stdout.write(text_of(script, IMAGE))
         return SUCCEEDED
     return run(
         Options(
@@ -78,15 +74,34 @@ def _run(asked: argparse.Namespace, words: tuple[str, ...]) -> int:
 
 def _simulate(asked: argparse.Namespace) -> int:
     # Arrays are loaded only for a simulation.
-    from heterotrain_operator.cli.simulated.simulate import run_simulation  # noqa: PLC0415
+    from heterotrain_operator.cli.simulate import run_simulation  # noqa: PLC0415
 
-    return run_simulation(simulate_options(asked))
+    return run_simulation(asked)
 
 
 def _subject(asked: argparse.Namespace) -> Path:
     """What is refused."""
     subject: Path = getattr(asked, {"init": "script", "simulate": "scenario"}.get(asked.command, "manifest"))
     return subject
+
+
+def _completion(parser: argparse.ArgumentParser, shell: str) -> int:
+    """Print the shell's script for a parser. Returns the exit code."""
+    import shtab  # noqa: PLC0415 - no other command needs it
+
+    for action in _actions(parser):
+        if action.type is Path or "--kubeconfig" in action.option_strings:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    sys.stdout.write(shtab.complete(parser, shell) + "\n")
+    return 0
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _actions(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,14 +115,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(f"heterotrain {package_version()}\n")
             return SUCCEEDED
         if asked.command == "completion":
-            return completion_command.completion(parser(), asked.shell)
+            return _completion(parser(), asked.shell)
         if asked.command == "chaos":
             return chaos(asked, Path.cwd(), program)
         if asked.command == "validate":
             return validate_command.validate(asked.manifests, strict=asked.strict)
         if asked.command == "init":
             script = _script_job(asked, asked.script, words)
-            return init_command.init(script, asked.image, asked.output, only_print=asked.print_manifest)
+            return init(script, asked.image, asked.output, only_print=asked.print_manifest)
         if asked.command == "simulate":
             return _simulate(asked)
         return _run(asked, words)

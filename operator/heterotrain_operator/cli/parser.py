@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.quantity import parse_quantity
-from heterotrain_operator.cli import completion_command
-from heterotrain_operator.cli.cluster.options import add_commands
+from heterotrain_operator.cli import package_version
+from heterotrain_operator.cli.cluster.commands import add_commands
 from heterotrain_operator.cli.local import script_output
-from heterotrain_operator.cli.local.chaos_options import add_chaos
 from heterotrain_operator.cli.script_job import IMAGE, is_script
-from heterotrain_operator.cli.simulated.options import add_simulate
-from heterotrain_operator.cli.version import package_version
+from heterotrain_operator.clusters.local.chaos import GREATEST_NEIGHBOURS, STARVED_CORES
+from heterotrain_operator.experiments.scenarios import MAX_INTERVALS, MAX_SEEDS
+from heterotrain_operator.experiments.trials.faults import FAULTS, LASTING, UNDOES
+
+SHELLS = ("bash", "zsh", "tcsh")
+
+EVERY_SECONDS = 30.0
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -49,6 +54,48 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, found {text!r}")
+    return seconds
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 18:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, found {text!r}")
+    return int(text)
+
+
+def _neighbours(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 3 or not 1 <= int(text) <= GREATEST_NEIGHBOURS:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to {GREATEST_NEIGHBOURS}, found {text!r}")
+    return int(text)
+
+
+def _faults(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    unknown = [name for name in names if name not in FAULTS]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError(f"there is no fault {', '.join(unknown)!r}; there are {', '.join(FAULTS)}")
+    return names
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    """A type of argparse: whole numbers within bounds."""
+
+    def parsed(text: str) -> int:
+        short = text.isascii() and text.isdecimal() and len(text) <= 20
+        if not short or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}, found {text[:40]!r}")
+        return int(text)
+
+    return parsed
+
+
 Commands = argparse._SubParsersAction
 
 
@@ -60,8 +107,8 @@ def parser(program: str = "heterotrain") -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"heterotrain {package_version()}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_run(commands)
-    add_chaos(commands)
-    add_simulate(commands)
+    _add_chaos(commands)
+    _add_simulate(commands)
     _add_init(commands)
     _add_validate(commands)
     add_commands(commands)
@@ -71,7 +118,7 @@ def parser(program: str = "heterotrain") -> argparse.ArgumentParser:
         help="print what a shell needs to complete commands",
         description="Print what a shell needs to complete commands, options and files.",
     )
-    shells.add_argument("shell", choices=completion_command.SHELLS)
+    shells.add_argument("shell", choices=SHELLS)
     return top
 
 
@@ -149,6 +196,92 @@ def _add_script_options(command: argparse.ArgumentParser) -> None:
     end = script.add_mutually_exclusive_group()
     end.add_argument("--epochs", type=_positive, metavar="N", help="passes over the data (1)")
     end.add_argument("--steps", type=_positive, metavar="N", help="steps, instead of epochs")
+
+
+def _add_chaos(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Add `chaos`."""
+    chaos = commands.add_parser(
+        "chaos",
+        help="put faults on the workers of a job that runs on this machine",
+        usage="%(prog)s [options] JOB [FAULT WORKER]\n       %(prog)s [options] JOB --seed N",
+        description="Put faults on the workers of a job that `heterotrain run` runs in this folder; without a fault, "
+        "show its workers and the faults that they have. Exit code: 0 done, 1 the fault could not be had, 2 bad input, "
+        "such as a job that does not run.",
+        epilog=f"kill: SIGKILL to all processes of the worker. stop: SIGSTOP to them, until `continue`. slow: a busy "
+        f"process shares its CPU limit, starve: it has {STARVED_CORES:g} cores, both until `restore`. partition: "
+        "nothing goes between it and the others, until `heal`. leave: SIGTERM, and SIGKILL after the grace period. "
+        "join: its group gets one worker more, until `release`.",
+    )
+    chaos.add_argument("job", metavar="JOB", help="its name, or the folder of its run")
+    chaos.add_argument(
+        "fault", nargs="?", choices=(*FAULTS, *UNDOES), metavar="FAULT", help=f"one of {', '.join((*FAULTS, *UNDOES))}"
+    )
+    chaos.add_argument(
+        "worker", nargs="?", metavar="WORKER", help="such as large-0; for join and release its group does, too"
+    )
+    chaos.add_argument(
+        "--for",
+        type=_seconds,
+        dest="seconds",
+        metavar="SECONDS",
+        help=f"take the fault back after so long ({', '.join(LASTING)})",
+    )
+    chaos.add_argument(
+        "--neighbours", type=_neighbours, default=1, metavar="N", help="with slow: so many busy processes (1)"
+    )
+    chaos.add_argument("--json", action="store_true", help="print what was done as JSON, an object in each line")
+    randomly = chaos.add_argument_group("random faults, the same ones for the same seed")
+    randomly.add_argument("--seed", type=_count, metavar="N", help="any whole number; faults come until the job ends")
+    randomly.add_argument(
+        "--every",
+        type=_seconds,
+        default=EVERY_SECONDS,
+        metavar="SECONDS",
+        help=f"from one fault to the next, on average ({EVERY_SECONDS:g}); those that last do so for half of it",
+    )
+    randomly.add_argument(
+        "--faults", type=_faults, default=FAULTS, metavar="A,B", help=f"only these (all: {','.join(FAULTS)})"
+    )
+    randomly.add_argument("--count", type=_count, metavar="N", help="end after so many faults")
+
+
+def _add_simulate(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Add the command and its options."""
+    simulate = commands.add_parser(
+        "simulate",
+        help="simulate a job of a scenario, in virtual time",
+        description="Simulate the job of a scenario in virtual time, with the decisions of a real one, under one "
+        "policy after the other and the same noise, and compare each with the best split. Shows what happens on "
+        "standard error. Exit code: 0 all ran to their end, 1 a simulated job failed, 2 bad input, 130 (143) "
+        "interrupted.",
+    )
+    simulate.add_argument(
+        "scenario",
+        type=Path,
+        metavar="SCENARIO.yaml|RUN",
+        help="a scenario, as those in examples/scenarios; or a folder of `heterotrain run --out`, whose job is "
+        "simulated with the times and the noise of its workers",
+    )
+    simulate.add_argument(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="P",
+        help=f"instead of the scenario's policies: {', '.join(known_policies())}; several by naming it again",
+    )
+    simulate.add_argument("--seed", type=_number(0, 2**53), metavar="N", help="instead of the scenario's seed")
+    simulate.add_argument(
+        "--seeds", type=_number(1, MAX_SEEDS), metavar="N", help="run every policy with N seeds, from that one on"
+    )
+    simulate.add_argument(
+        "--intervals", type=_number(1, MAX_INTERVALS), metavar="N", help="simulate N control intervals"
+    )
+    simulate.add_argument("--out", type=Path, metavar="DIR", help="keep figures, plots and report.html in this folder")
+    simulate.add_argument("--fresh", action="store_true", help="replace an earlier run in --out")
+    simulate.add_argument(
+        "--print-scenario", action="store_true", help="print the scenario of a run, and simulate nothing"
+    )
+    simulate.add_argument("--json", action="store_true", help="print the figures as one JSON object on standard output")
 
 
 def _add_init(commands: Commands[argparse.ArgumentParser]) -> None:

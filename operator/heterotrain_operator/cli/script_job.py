@@ -1,8 +1,9 @@
-"""The manifest of a job that is only a script and a few words on the command line."""
+"""The manifest of a job that is only a script and a few words on the command line; `heterotrain init` writes it."""
 
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import groupby
@@ -11,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from heterotrain_operator.api import API_VERSION, KIND, ManifestError, Problem
+from heterotrain_operator.api import API_VERSION, KIND, ManifestError, Problem, parse_manifest
 from heterotrain_operator.api.base import MAX_GROUP_NAME
 
 SUFFIX = ".py"
@@ -119,3 +120,33 @@ def _milli(limit: Decimal) -> int:
 def _cores(limit: Decimal) -> str:
     """As Kubernetes writes it."""
     return f"{_milli(limit)}m" if _milli(limit) % 1000 else str(_milli(limit) // 1000)
+
+
+def text_of(script: ScriptJob, image: str) -> str:
+    """The manifest of a script, for a cluster as for this machine. Raises ManifestError."""
+    document = document_of(script, for_cluster=True, image=image)
+    parse_manifest(document)
+    return manifest_text(document)
+
+
+def init(script: ScriptJob, image: str, output: Path | None, *, only_print: bool) -> int:
+    """Write the manifest to a file that is not there yet, or print it. Returns the exit code.
+
+    Raises ManifestError.
+    """
+    if not is_script(script.script):
+        raise ManifestError([Problem("", "is no Python script (*.py)")])
+    text = text_of(script, image)
+    if only_print:
+        sys.stdout.write(text)
+        return 0
+    path = output or Path(f"{script.script.stem}.yaml")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ManifestError([Problem(str(path), "is there already; name another file with -o")]) from None
+    except OSError as error:
+        raise ManifestError([Problem(str(path), f"cannot be written: {error.strerror}")]) from error
+    sys.stdout.write(f"{path} is written; run it here with: heterotrain run {path}\n")
+    return 0

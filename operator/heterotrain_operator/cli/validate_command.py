@@ -11,7 +11,7 @@ from typing import Any
 from heterotrain_operator.api import KIND, HeteroTrainingJob, ManifestError, Problem, parse_manifest
 from heterotrain_operator.api.document import STANDARD_INPUT, read_documents
 from heterotrain_operator.api.lint import doubts, faults
-from heterotrain_operator.cli.exit_codes import BAD_INPUT, SUCCEEDED
+from heterotrain_operator.cli import BAD_INPUT, SUCCEEDED
 from heterotrain_operator.clusters.kube.objects.names import CHECKPOINT_VOLUME, PLAN_VOLUME
 from heterotrain_operator.clusters.local.template import read_templates
 

@@ -14,15 +14,20 @@ from heterotrain_operator.clusters.local.template import read_templates
 from heterotrain_operator.experiments.control import ControlServer
 from heterotrain_operator.experiments.figures.history import WELL, Target
 from heterotrain_operator.experiments.figures.summary import Summary, summarize
-from heterotrain_operator.experiments.folder import TRIALS
-from heterotrain_operator.experiments.runs import log_folder
+from heterotrain_operator.experiments.runs import TRIALS, log_folder
 from heterotrain_operator.experiments.schedules.schedule import Schedule, unchanging
 from heterotrain_operator.experiments.trials.observer import Observer
-from heterotrain_operator.experiments.trials.result import TrialResult, least_batches
 from heterotrain_operator.experiments.trials.runner import Runner
 from heterotrain_operator.experiments.trials.stop import StopSignals
-from heterotrain_operator.experiments.trials.trial import Trial, trials_of
-from heterotrain_operator.experiments.trials.workers import bounds_of, limits_of, worker_names
+from heterotrain_operator.experiments.trials.trial import (
+    Trial,
+    TrialResult,
+    bounds_of,
+    least_batches,
+    limits_of,
+    trials_of,
+    worker_names,
+)
 
 
 @dataclass(frozen=True, slots=True)

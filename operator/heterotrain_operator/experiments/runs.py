@@ -1,17 +1,46 @@
-"""The runs of this folder, newest last: where the logs of each are kept, so that they can be read afterwards."""
+"""Folders of runs: that of --out, what the next run may replace of it, and where the newest runs' logs are kept."""
 
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from heterotrain_operator.experiments.folder import TRIALS
+from heterotrain_operator.api import Problem
+
+MARKER = ".heterotrain-run"
+"""In a folder that an earlier run made; only such a one is ever replaced."""
+
+WRITTEN = (
+    "*.png",
+    "*.jsonl",
+    "summary.json",
+    "results.json",
+    "manifest.yaml",
+    "scenario.yaml",
+    "schedule.yaml",
+    "report.html",
+)
+TRIALS = "arms"
+"""The folder of the trials' own files, by its former name, which other programs know."""
+
+
+def cleared(out: Path) -> Path:
+    """Make the folder, remove what an earlier run has left in it, and return its absolute path. Raises OSError."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARKER).touch()
+    shutil.rmtree(out / TRIALS, ignore_errors=True)
+    for pattern in WRITTEN:
+        for path in out.glob(pattern):
+            path.unlink()
+    return out.absolute()
+
 
 logger = logging.getLogger(__name__)
 
@@ -105,3 +134,33 @@ def trials(run: Path) -> list[TrialLogs]:
 def _by_index(log: Path) -> tuple[str, int]:
     group, _, index = log.parent.name.rpartition("-")
     return (group, int(index)) if index.isdecimal() else (log.parent.name, 0)
+
+
+def hindrance_of(folder: Path) -> str:
+    """Why a folder cannot be written to or made, empty if it can."""
+    there = folder.absolute()
+    try:
+        while not there.exists():
+            there = there.parent
+        usable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    except OSError as error:
+        return f"{there}: {error.strerror}"
+    return "" if usable else str(there)
+
+
+def out_problems(out: Path, *, fresh: bool) -> Iterator[Problem]:
+    """Why a run may not write into a folder; with `fresh` it may replace an earlier one."""
+    hindrance = hindrance_of(out)
+    if hindrance:
+        yield Problem("--out", f"nothing can be written to {out}, because of {hindrance}")
+        return
+    try:
+        if not out.exists() or not any(out.iterdir()):
+            return
+    except OSError as error:
+        yield Problem("--out", f"{out}: {error.strerror}")
+        return
+    if not (out / MARKER).exists():
+        yield Problem("--out", f"{out} is not empty; name a new folder")
+    elif not fresh:
+        yield Problem("--out", f"{out} holds an earlier run; name another folder, or replace it with --fresh")

@@ -6,17 +6,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from heterotrain_operator.cli.cluster.options import COMMANDS
-from heterotrain_operator.cli.exit_codes import BAD_INPUT, NO_CLUSTER
+from heterotrain_operator.cli import BAD_INPUT, NO_CLUSTER
+from heterotrain_operator.cli.cluster.commands import COMMANDS
 from heterotrain_operator.cli.main import main, program_name
 from kube_server.api_server import ApiServer
 from kube_server.serving import kubeconfig, serving
 from unit.cli.cluster_jobs import job_document
+from unit.cli.conftest import Run
 
 JOBS = "heterotrainingjobs"
 
@@ -30,19 +30,12 @@ def api() -> ApiServer:
     return api
 
 
-@pytest.fixture
-def url(api: ApiServer) -> Iterator[str]:
-    with serving(api) as url:
-        yield url
-
-
-@pytest.fixture
-def config(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A kubeconfig for that cluster; nothing else leads to one."""
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but what a test names leads to a cluster."""
     for variable in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    return kubeconfig(tmp_path / "config.yaml", url, namespace="team")
 
 
 def names(text: str) -> list[str]:
@@ -54,7 +47,6 @@ def names(text: str) -> list[str]:
     ("arguments", "listed"),
     [
         ([], ["digits", "words"]),
-        (["-n", "other"], ["sounds"]),
         (["--namespace=other"], ["sounds"]),
         (["--context", "bare"], ["games"]),
         (["--context", "bare", "-n", "team"], ["digits", "words"]),
@@ -63,105 +55,98 @@ def names(text: str) -> list[str]:
     ids=" ".join,
 )
 def test_namespace_is_taken_as_kubectl_takes_it(
-    arguments: list[str], listed: list[str], config: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], listed: list[str], config: Path, heterotrain: Run
 ) -> None:
-    assert main(["status", "--kubeconfig", str(config), *arguments]) == 0
-    assert names(capsys.readouterr().out) == listed
+    assert names(heterotrain("status", "--kubeconfig", config, *arguments).out) == listed
 
 
 @pytest.mark.parametrize("how", ["KUBECONFIG", "several", "home"])
 def test_kubeconfig_is_found_as_kubectl_finds_it(
-    how: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    how: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heterotrain: Run
 ) -> None:
     if how == "home":
         (tmp_path / ".kube").mkdir()
         config.rename(tmp_path / ".kube" / "config")
     else:
         monkeypatch.setenv("KUBECONFIG", str(config) if how == "KUBECONFIG" else f"/nonexistent:{config}")
-    assert main(["status"]) == 0
-    assert names(capsys.readouterr().out) == ["digits", "words"]
+    assert names(heterotrain("status").out) == ["digits", "words"]
 
 
 @pytest.mark.parametrize(
-    ("variable", "words"),
+    ("environment", "words"),
     [
-        ("", "no cluster is configured: ~/.kube/config does not exist; name a kubeconfig with --kubeconfig or KUBECON"),
-        ("/nonexistent", "KUBECONFIG names /nonexistent, which does not exist"),
+        ({}, "no cluster is configured: ~/.kube/config does not exist; name a kubeconfig with --kubeconfig or KUBECON"),
+        ({"KUBECONFIG": "/nonexistent"}, "KUBECONFIG names /nonexistent, which does not exist"),
+        (
+            {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"},
+            "the account of this pod cannot be used",
+        ),
     ],
 )
 def test_no_kubeconfig_at_all_is_said(
-    variable: str, words: str, config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    environment: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch, heterotrain: Run
 ) -> None:
-    monkeypatch.setenv("KUBECONFIG", variable)
-    assert main(["status"]) == BAD_INPUT
-    assert words in capsys.readouterr().err
-
-
-def test_pod_without_an_account_is_named_as_the_cause(
-    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
-    assert main(["status"]) == BAD_INPUT
-    assert "the account of this pod cannot be used" in capsys.readouterr().err
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    said = heterotrain("status")
+    assert said.code == BAD_INPUT
+    assert words in said.err
 
 
 @pytest.mark.parametrize("text", ["", "[]", "a: b: c", "contexts: []", "apiVersion: v1\nkind: Config\n", "\x00"])
-def test_broken_kubeconfig_is_named(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_kubeconfig_is_named(text: str, tmp_path: Path, heterotrain: Run) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text(text, "utf-8")
-    assert main(["status", "--kubeconfig", str(broken)]) == BAD_INPUT
-    assert f"heterotrain status: the kubeconfig {broken} cannot be used: " in capsys.readouterr().err
+    said = heterotrain("status", "--kubeconfig", broken)
+    assert said.code == BAD_INPUT
+    assert f"heterotrain status: the kubeconfig {broken} cannot be used: " in said.err
 
 
-def test_missing_kubeconfig_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--kubeconfig", "/nonexistent"]) == BAD_INPUT
-    assert capsys.readouterr().err == "heterotrain status: --kubeconfig: there is no file /nonexistent\n"
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--kubeconfig", "/nonexistent"], "heterotrain status: --kubeconfig: there is no file /nonexistent\n"),
+        (["--context", "moon"], "config.yaml has no context 'moon'; it has bare, here"),
+        (["digits", "-A"], "name a job or ask for all namespaces, not both"),
+    ],
+)
+def test_what_there_is_not_is_bad_input(arguments: list[str], words: str, config: Path, heterotrain: Run) -> None:
+    said = heterotrain("status", "--kubeconfig", config, *arguments)
+    assert said.code == BAD_INPUT
+    assert words in said.err
 
 
-def test_unknown_context_is_answered_with_those_there_are(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--kubeconfig", str(config), "--context", "moon"]) == BAD_INPUT
-    assert f"--context: {config} has no context 'moon'; it has bare, here" in capsys.readouterr().err
-
-
-def test_silent_cluster_is_unreachable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(ApiServer()) as url:
-        gone = kubeconfig(tmp_path / "config.yaml", url, namespace="team")
-    assert main(["status", "--kubeconfig", str(gone)]) == NO_CLUSTER
-    said = capsys.readouterr().err
-    assert f"the cluster at {url} cannot be reached: " in said
-    assert said.endswith("Connection refused\n")
-
-
-def test_cluster_that_speaks_no_tls_is_unreachable(
-    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [
+        ("gone", "cannot be reached: "),
+        ("tls", "cannot be reached: "),
+        ("broken", "could not list heterotrainingjobs.heterotrain.dev in namespace team: 503"),
+        ("token", "does not accept the credentials (401 Unauthorized)"),
+    ],
+)
+def test_cluster_that_gives_nothing_is_named(
+    trouble: str, words: str, *, api: ApiServer, url: str, tmp_path: Path, heterotrain: Run
 ) -> None:
-    wrong = kubeconfig(tmp_path / "config.yaml", url.replace("http:", "https:"), namespace="team")
-    assert main(["status", "--kubeconfig", str(wrong)]) == NO_CLUSTER
-    assert "cannot be reached: " in capsys.readouterr().err
-
-
-def test_server_in_trouble_is_reported(api: ApiServer, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    api.broken = True
-    assert main(["status", "--kubeconfig", str(config)]) == NO_CLUSTER
-    assert "could not list heterotrainingjobs.heterotrain.dev in namespace team: 503" in capsys.readouterr().err
-
-
-def test_wrong_credentials_are_reported(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    unauthorized = kubeconfig(tmp_path / "config.yaml", url, namespace="team", token="wrong")
-    assert main(["status", "--kubeconfig", str(unauthorized)]) == NO_CLUSTER
-    assert f"{url} does not accept the credentials (401 Unauthorized)" in capsys.readouterr().err
+    api.broken = trouble == "broken"
+    with serving(ApiServer()) as gone:
+        pass
+    where = {"gone": gone, "tls": url.replace("http:", "https:")}.get(trouble, url)
+    token = {"token": "wrong"} if trouble == "token" else {}
+    said = heterotrain("status", "--kubeconfig", kubeconfig(tmp_path / "c.yaml", where, namespace="team", **token))
+    assert said.code == NO_CLUSTER
+    assert words in said.err
 
 
 @pytest.mark.parametrize("arguments", [["status"], ["status", "digits"], ["watch", "digits"], ["explain", "digits"]])
 def test_missing_resource_says_how_to_install(
-    arguments: list[str], api: ApiServer, config: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], api: ApiServer, config: Path, heterotrain: Run
 ) -> None:
     api.missing = {JOBS}
-    assert main([*arguments, "--kubeconfig", str(config)]) == NO_CLUSTER
-    said = capsys.readouterr().err
-    assert said.startswith(f"heterotrain {arguments[0]}: heterotrain is not installed on this cluster")
-    assert "install it with: helm install heterotrain helm/heterotrain" in said
+    said = heterotrain(*arguments, "--kubeconfig", config)
+    assert said.code == NO_CLUSTER
+    assert said.err.startswith(f"heterotrain {arguments[0]}: heterotrain is not installed on this cluster")
+    assert "install it with: helm install heterotrain helm/heterotrain" in said.err
 
 
 @pytest.mark.parametrize(
@@ -174,44 +159,33 @@ def test_missing_resource_says_how_to_install(
     ],
 )
 def test_refusal_names_verb_and_resource(
-    asked: str, words: str, api: ApiServer, config: Path, capsys: pytest.CaptureFixture[str]
+    asked: str, words: str, api: ApiServer, config: Path, heterotrain: Run
 ) -> None:
     resource, _, arguments = asked.partition(": ")
     api.forbidden = {resource}
-    assert main([*arguments.split(), "--kubeconfig", str(config)]) == NO_CLUSTER
-    said = capsys.readouterr().err
-    assert words in said
-    verb = words.split()[3]
-    assert f'User "ann" cannot {verb} resource' in said
+    said = heterotrain(*arguments.split(), "--kubeconfig", config)
+    assert said.code == NO_CLUSTER
+    assert words in said.err
+    assert f'User "ann" cannot {words.split()[3]} resource' in said.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "hidden", "words"),
     [
-        ("digitz", "there is no job 'digitz' in namespace team; did you mean digits?"),
-        ("sounds", "there is no job 'sounds' in namespace team; there is one in other (use -n)"),
-        ("zzz", "there is no job 'zzz' in namespace team; it has digits, words"),
+        ("digitz", False, "did you mean digits?"),
+        ("sounds", False, "there is one in other (use -n)"),
+        ("sounds", True, "it has digits, words"),
+        ("zzz", False, "it has digits, words"),
     ],
 )
-def test_missing_job_is_answered_with_those_there_are(
-    command: str, name: str, words: str, config: Path, capsys: pytest.CaptureFixture[str]
+def test_missing_job_is_answered_with_those_that_may_be_seen(
+    command: str, name: str, hidden: bool, words: str, *, api: ApiServer, config: Path, heterotrain: Run
 ) -> None:
-    assert main([command, name, "--kubeconfig", str(config)]) == BAD_INPUT
-    assert capsys.readouterr().err == f"heterotrain {command}: {words}\n"
-
-
-def test_missing_job_is_reported_without_the_right_to_look_elsewhere(
-    api: ApiServer, config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    api.forbidden = {f"{JOBS}:"}
-    assert main(["status", "sounds", "--kubeconfig", str(config)]) == BAD_INPUT
-    assert "it has digits, words" in capsys.readouterr().err
-
-
-def test_job_and_all_namespaces_exclude_each_other(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "digits", "-A", "--kubeconfig", str(config)]) == BAD_INPUT
-    assert "name a job or ask for all namespaces, not both" in capsys.readouterr().err
+    api.forbidden = {f"{JOBS}:"} if hidden else set()
+    said = heterotrain(command, name, "--kubeconfig", config)
+    assert said.code == BAD_INPUT
+    assert said.err == f"heterotrain {command}: there is no job '{name}' in namespace team; {words}\n"
 
 
 @pytest.mark.parametrize(
@@ -230,7 +204,6 @@ def test_program_is_named_as_it_was_called(path: str, name: str) -> None:
     ("arguments", "words"),
     [
         (["status", "--kubeconfig", "/nonexistent"], "kubectl heterotrain status: --kubeconfig: there is no file"),
-        (["status", "--moon"], "usage: kubectl heterotrain"),
         (["watch"], "usage: kubectl heterotrain watch"),
     ],
 )
@@ -247,36 +220,14 @@ def test_plugin_speaks_of_itself_as_kubectl_does(
 
 
 def test_reader_that_has_seen_enough_is_left_in_peace(config: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "heterotrain_operator.cli.main",
-        "status",
-        "--kubeconfig",
-        str(config),
-        "-o",
-        "yaml",
-    ]
+    words = ["heterotrain_operator.cli.main", "status", "--kubeconfig", str(config), "-o", "yaml"]
     packages = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path if entry)
+    environment = {**os.environ, "PYTHONPATH": packages}
     asked = subprocess.Popen(
-        command, env={**os.environ, "PYTHONPATH": packages}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert asked.stdout is not None
+    assert asked.stdout is not None and asked.stderr is not None
     asked.stdout.close()
-    assert asked.stderr is not None
     with asked.stderr:
         assert asked.stderr.read() == ""
     assert asked.wait() == 128 + signal.SIGPIPE
-
-
-def test_clients_of_kubernetes_are_loaded_only_to_ask_a_cluster() -> None:
-    program = (
-        "import sys\n"
-        "from heterotrain_operator.cli.main import main\n"
-        "assert main(['validate', '/nonexistent/job.yaml']) == 2\n"
-        "import heterotrain_operator.cli.cluster.explain, heterotrain_operator.cli.cluster.status\n"
-        "import heterotrain_operator.cli.cluster.watch\n"
-        "print([name for name in ('kopf', 'kubernetes', 'urllib3') if name in sys.modules])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from heterotrain_operator.api import parse_manifest
-from heterotrain_operator.cli.main import main
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY
 from heterotrain_operator.core.memory.members import Passage, Passages
 from heterotrain_operator.core.model import Event
@@ -18,28 +18,26 @@ from heterotrain_operator.core.state import Memory
 from heterotrain_operator.core.stragglers.watch import summary
 from heterotrain_operator.core.worker_memory import UNREADABLE, UNUSABLE
 from kube_server.api_server import ApiServer
-from kube_server.serving import kubeconfig, serving
 from unit.cli.cluster_jobs import Trained, job_document, recorded, trained, with_status
+from unit.cli.conftest import Run
 
-Explain = Callable[[], dict[str, list[str]]]
-
-
-@pytest.fixture
-def api() -> ApiServer:
-    return ApiServer()
+Explain = Callable[..., dict[str, list[str]]]
 
 
 @pytest.fixture
-def explain(api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Explain]:
-    """Explain the job `digits`; gives the lines under each heading, those before the first under the empty one."""
-    with serving(api) as url:
-        config = kubeconfig(tmp_path / "config.yaml", url, namespace="team")
+def explain(api: ApiServer, config: Path, heterotrain: Run) -> Explain:
+    """Explain the job `digits`, laid into the cluster if it is given; gives the lines under each heading, those before
+    the first under the empty one.
+    """
 
-        def explain() -> dict[str, list[str]]:
-            assert main(["explain", "digits", "--kubeconfig", str(config)]) == 0
-            return sections(capsys.readouterr().out)
+    def explain(job: Trained | None = None) -> dict[str, list[str]]:
+        if job is not None:
+            job.put(api)
+        said = heterotrain("explain", "digits", "--kubeconfig", config)
+        assert said.code == 0
+        return sections(said.out)
 
-        yield explain
+    return explain
 
 
 def sections(text: str) -> dict[str, list[str]]:
@@ -55,88 +53,12 @@ def sections(text: str) -> dict[str, list[str]]:
     return found
 
 
-def test_plan_is_explained_by_the_event_it_came_with(api: ApiServer, explain: Explain) -> None:
-    trained().put(api)
-    said = explain()
-    assert said[""] == [
-        "digits in team: Running, policy Optimal, plan 2 of generation 1, 192 samples per step, "
-        "applied at the next step"
-    ]
-    [why] = said["Why the batches are as they are"]
-    assert why.startswith("plan 2: digits-g2-0 takes 264 ms at 64 samples, the median is 132 ms; moving 46 samples")
-    assert "(BatchRebalanced, " in why
-    [latest] = said["The operator's latest decision"]
-    assert latest.startswith("Optimal keeps the batches: ")
-    assert [line.split()[2] for line in said["History"][1:]] == ["PlanPublished", "BatchRebalanced"]
-
-
-def test_workers_are_shown_with_speed_cost_and_best_batch(api: ApiServer, explain: Explain) -> None:
-    trained().put(api)
-    said = explain()
-    heading, fast, _, slow, note = said["What is known of the workers"]
-    cells = [cell.strip() for cell in heading.split("   ") if cell.strip()]
-    assert cells == ["WORKER", "BATCH", "BOUNDS", "CPU", "OWN TIME", "SAMPLES/S", "FITTED OWN TIME", "BEST"]
-    assert fast.split()[:10] == ["digits-g0-0", "110", "1-192", "1", "110", "ms", "±", "8%", "1,000", "4.1"]
-    assert slow.startswith("digits-g2-0")
-    assert note.startswith("Own times are those of the status")
-    [reached] = said["How much of the possible is reached"]
-    assert reached.startswith("About 9")
-
-
-def test_what_memory_holds_is_said_with_the_peaks_behind_it(api: ApiServer, explain: Explain) -> None:
+def remembering(change: Callable[[Memory], dict[str, Any]]) -> Trained:
+    """A job of whose memory some values are replaced."""
     job = trained()
     memory = Memory.from_json(job.plan_map[MEMORY_KEY])
-    use = MemoryUse(limit_mib=1024, low_batch=64, low_mib=500, high_batch=110, high_mib=600)
-    first = memory.workers[0]._replace(memory_use=use)
-    job.plan_map[MEMORY_KEY] = replace(memory, workers=(first, *memory.workers[1:])).to_json()
-    job.put(api)
-    said = explain()
-    assert said["What their memory holds"] == [
-        "digits-g0-0: at most 211 samples, which are sure to fit into its 1024 MiB by peaks of 500 MiB at 64 and "
-        "600 MiB at 110 samples"
-    ]
-
-
-def test_who_is_left_out_of_decisions_is_named_with_the_reason(api: ApiServer, explain: Explain) -> None:
-    job = trained()
-    memory = Memory.from_json(job.plan_map[MEMORY_KEY])
-    first, second, third = memory.workers
-    apart = (first._replace(left_out=UNUSABLE), second._replace(left_out=UNREADABLE), third._replace(left_out=1))
-    job.plan_map[MEMORY_KEY] = replace(memory, workers=apart).to_json()
-    job.put(api)
-    unusable, unreadable = explain()["Who takes no part in decisions"]
-    assert unusable.startswith("digits-g0-0 keeps its")
-    assert "its counters cannot be used" in unusable
-    assert unreadable.startswith("digits-g1-0 keeps its")
-    assert "its metrics cannot be read" in unreadable
-
-
-def test_lower_bounds_that_models_need_are_explained(api: ApiServer, explain: Explain) -> None:
-    job = trained()
-    memory = Memory.from_json(job.plan_map[MEMORY_KEY])
-    slow = memory.workers[2]._replace(least_batch=8)
-    job.plan_map[MEMORY_KEY] = replace(memory, workers=(*memory.workers[:2], slow)).to_json()
-    job.put(api)
-    said = explain()
-    assert said["What is known of the workers"][3].split()[2] == "8-192"
-    assert said["What their models need"] == [
-        "digits-g2-0: at least 8 samples, since it reports that its model trains badly with fewer than 8"
-    ]
-
-
-def test_what_slows_a_worker_is_said_with_its_figures(api: ApiServer, explain: Explain) -> None:
-    job = trained()
-    first, second, third = job.document["status"]["workers"]
-    first |= {"slowedBy": "Neighbour", "cpuWaitPercent": 55, "cpuThrottledPercent": 0}
-    second |= {"slowedBy": "CPULimit", "cpuThrottledPercent": 40}
-    third |= {"slowedBy": "Gravity"}  # a newer operator's
-    job.put(api)
-    assert explain()["What slows workers"] == [
-        "digits-g0-0: it waits 55 % of plan 2's time for a CPU that others use",
-        "digits-g1-0: its CPU limit, which is the same, holds it back 40 % of plan 2's time: a fault, or a neighbour "
-        "under the same limit",
-        "digits-g2-0: Gravity",
-    ]
+    job.plan_map[MEMORY_KEY] = replace(memory, **change(memory)).to_json()
+    return job
 
 
 def slowed(*names: str) -> Trained:
@@ -149,44 +71,126 @@ def slowed(*names: str) -> Trained:
     return job
 
 
-def test_straggler_is_explained_by_its_evidence_and_what_would_help(api: ApiServer, explain: Explain) -> None:
-    slowed("digits-g1-0").put(api)
-    [said] = explain()["Stragglers"]
+def test_plan_and_workers_are_explained_by_what_the_operator_knows(explain: Explain) -> None:
+    said = explain(trained())
+    assert said[""] == [
+        "digits in team: Running, policy Optimal, plan 2 of generation 1, 192 samples per step, "
+        "applied at the next step"
+    ]
+    [why] = said["Why the batches are as they are"]
+    assert why.startswith("plan 2: digits-g2-0 takes 264 ms at 64 samples, the median is 132 ms; moving 46 samples")
+    assert "(BatchRebalanced, " in why
+    [latest] = said["The operator's latest decision"]
+    assert latest.startswith("Optimal keeps the batches: ")
+    assert [line.split()[2] for line in said["History"][1:]] == ["PlanPublished", "BatchRebalanced"]
+    heading, fast, _, slow, note = said["What is known of the workers"]
+    cells = [cell.strip() for cell in heading.split("   ") if cell.strip()]
+    assert cells == ["WORKER", "BATCH", "BOUNDS", "CPU", "OWN TIME", "SAMPLES/S", "FITTED OWN TIME", "BEST"]
+    assert fast.split()[:10] == ["digits-g0-0", "110", "1-192", "1", "110", "ms", "±", "8%", "1,000", "4.1"]
+    assert slow.startswith("digits-g2-0")
+    assert note.startswith("Own times are those of the status")
+    [reached] = said["How much of the possible is reached"]
+    assert reached.startswith("About 9")
+
+
+USE = MemoryUse(limit_mib=1024, low_batch=64, low_mib=500, high_batch=110, high_mib=600)
+PASSAGES = Passages(
+    departures=(Passage("digits-g1-7", 20, 5.0, "it was killed by SIGKILL", "digits-g1-8"),),
+    arrivals=(
+        Passage("digits-g1-7", 10, 2.0, "more workers are wanted"),
+        Passage("digits-g1-8", 22, 9.0, "in place of digits-g1-7"),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "heading", "lines"),
+    [
+        (
+            lambda memory: {"workers": (memory.workers[0]._replace(memory_use=USE), *memory.workers[1:])},
+            "What their memory holds",
+            [
+                "digits-g0-0: at most 211 samples, which are sure to fit into its 1024 MiB by peaks of 500 MiB at 64 "
+                "and 600 MiB at 110 samples"
+            ],
+        ),
+        (
+            lambda memory: {"workers": (*memory.workers[:2], memory.workers[2]._replace(least_batch=8))},
+            "What their models need",
+            ["digits-g2-0: at least 8 samples, since it reports that its model trains badly with fewer than 8"],
+        ),
+        (
+            lambda _: {"passages": PASSAGES},
+            "Who joined and left while others trained",
+            [
+                "step 10: digits-g1-7 joined: more workers are wanted",
+                "step 20: digits-g1-7 left: it was killed by SIGKILL (digits-g1-8 trains in its place)",
+                "step 22: digits-g1-8 joined: in place of digits-g1-7",
+            ],
+        ),
+    ],
+    ids=["memory", "least batch", "passages"],
+)
+def test_what_the_operator_remembers_is_said(
+    change: Callable[[Memory], dict[str, Any]], heading: str, lines: list[str], explain: Explain
+) -> None:
+    assert explain(remembering(change))[heading] == lines
+
+
+def test_who_is_left_out_of_decisions_is_named_with_the_reason(explain: Explain) -> None:
+    marks = (UNUSABLE, UNREADABLE, 1)
+    job = remembering(lambda memory: {"workers": tuple(map(_left_out, memory.workers, marks))})
+    unusable, unreadable = explain(job)["Who takes no part in decisions"]
+    assert unusable.startswith("digits-g0-0 keeps its")
+    assert "its counters cannot be used" in unusable
+    assert unreadable.startswith("digits-g1-0 keeps its")
+    assert "its metrics cannot be read" in unreadable
+
+
+def _left_out(worker: Any, mark: int) -> Any:
+    return worker._replace(left_out=mark)
+
+
+def test_what_slows_a_worker_is_said_with_its_figures(explain: Explain) -> None:
+    job = trained()
+    first, second, third = job.document["status"]["workers"]
+    first |= {"slowedBy": "Neighbour", "cpuWaitPercent": 55, "cpuThrottledPercent": 0}
+    second |= {"slowedBy": "CPULimit", "cpuThrottledPercent": 40}
+    third |= {"slowedBy": "Gravity"}  # a newer operator's
+    assert explain(job)["What slows workers"] == [
+        "digits-g0-0: it waits 55 % of plan 2's time for a CPU that others use",
+        "digits-g1-0: its CPU limit, which is the same, holds it back 40 % of plan 2's time: a fault, or a neighbour "
+        "under the same limit",
+        "digits-g2-0: Gravity",
+    ]
+
+
+def test_stragglers_are_explained_by_the_evidence_of_the_slowest_and_what_would_help(explain: Explain) -> None:
+    job = slowed("digits-g1-0")
+    [said] = explain(job)["Stragglers"]
     slow, cause, remedy = said.split("; ")
     assert slow == (
         "digits-g1-0 takes 2 times as long as when it was healthy, at its present batch and CPU limit, since step 130"
     )
     assert cause == "what slows it is not known", "this world exports no use of resources"
     assert remedy.startswith("a replacement would help, of which 3 are left: a step takes ")
-    assert remedy.endswith(" of standstill")
-
-
-def test_several_stragglers_are_named_with_the_evidence_of_the_slowest(api: ApiServer, explain: Explain) -> None:
-    job = slowed("digits-g1-0")
     verdict = job.world.decisions[-1].stragglers[0]
-    conditions = job.document["status"]["conditions"]
-    [condition] = [each for each in conditions if each["type"] == "StragglersDetected"]
+    [condition] = [each for each in job.document["status"]["conditions"] if each["type"] == "StragglersDetected"]
     condition["message"] = summary([replace(verdict, worker="digits-g2-0", slowdown=1.5), verdict])
-    job.put(api)
-    [said] = explain()["Stragglers"]
+    [said] = explain(job)["Stragglers"]
     assert said.startswith("digits-g2-0, digits-g1-0; the slowest: digits-g1-0 takes 2 times as long ")
 
 
-def test_replacement_is_shown_with_how_far_it_is(api: ApiServer, explain: Explain) -> None:
+def test_nothing_is_said_of_stragglers_where_there_are_none(explain: Explain) -> None:
+    assert "Stragglers" not in explain(slowed())
+
+
+def test_replacement_is_shown_with_how_far_it_is_and_told_as_a_story(explain: Explain) -> None:
     job = slowed("digits-g1-0")
     first, second, third = job.document["status"]["workers"]
     second["replacedBy"] = "digits-g1-1"
     first["replacedBy"] = "digits-g0-1"
     third |= {"name": "digits-g1-1", "replaces": "digits-g1-0", "phase": "preparing"}
-    job.put(api)
-    assert explain()["Stragglers that are being replaced"] == [
-        "digits-g0-1 is to take the place of digits-g0-0; its pod is not there yet",
-        "digits-g1-1 (preparing) takes the place of digits-g1-0 once it can join and its warm-up shows a gain",
-    ]
-
-
-def test_replacement_is_told_as_a_story(api: ApiServer, explain: Explain) -> None:
-    job = slowed("digits-g1-0")
     told = [
         ("StragglerDetected", "digits-g1-0 takes 2 times as long as when it was healthy"),
         ("ReplacingStraggler", "creating digits-g1-1 to replace digits-g1-0: it is slow"),
@@ -197,8 +201,12 @@ def test_replacement_is_told_as_a_story(api: ApiServer, explain: Explain) -> Non
     ]
     for number, (reason, message) in enumerate(told, len(job.events)):
         job.events.append(recorded(job.document, Event("Normal", reason, message), job.world.now, number))
-    job.put(api)
-    story = explain()["How digits-g1-0 was to be replaced"]
+    said = explain(job)
+    assert said["Stragglers that are being replaced"] == [
+        "digits-g0-1 is to take the place of digits-g0-0; its pod is not there yet",
+        "digits-g1-1 (preparing) takes the place of digits-g1-0 once it can join and its warm-up shows a gain",
+    ]
+    story = said["How digits-g1-0 was to be replaced"]
     assert "digits-g1-0 takes 2 times as long" in story[0]
     assert [line.split(" ago: ")[1].split(":")[0] for line in story[1:]] == [
         "creating digits-g1-1 to replace digits-g1-0",
@@ -207,37 +215,8 @@ def test_replacement_is_told_as_a_story(api: ApiServer, explain: Explain) -> Non
     ]
 
 
-def test_workers_that_came_and_went_are_listed_in_order(api: ApiServer, explain: Explain) -> None:
-    job = trained()
-    memory = replace(
-        Memory.from_json(job.plan_map[MEMORY_KEY]),
-        passages=Passages(
-            departures=(Passage("digits-g1-7", 20, 5.0, "it was killed by SIGKILL", "digits-g1-8"),),
-            arrivals=(
-                Passage("digits-g1-7", 10, 2.0, "more workers are wanted"),
-                Passage("digits-g1-8", 22, 9.0, "in place of digits-g1-7"),
-            ),
-        ),
-    )
-    job.plan_map[MEMORY_KEY] = memory.to_json()
-    job.put(api)
-    assert explain()["Who joined and left while others trained"] == [
-        "step 10: digits-g1-7 joined: more workers are wanted",
-        "step 20: digits-g1-7 left: it was killed by SIGKILL (digits-g1-8 trains in its place)",
-        "step 22: digits-g1-8 joined: in place of digits-g1-7",
-    ]
-
-
-def test_nothing_is_said_of_stragglers_where_there_are_none(api: ApiServer, explain: Explain) -> None:
-    job = slowed()
-    assert "StragglersDetected" in [each["type"] for each in job.document["status"]["conditions"]]
-    job.put(api)
-    assert "Stragglers" not in explain()
-
-
-def test_dry_run_says_what_it_would_do(api: ApiServer, explain: Explain) -> None:
-    trained(3, dryRun=True).put(api)
-    said = explain()
+def test_dry_run_says_what_it_would_do(explain: Explain) -> None:
+    said = explain(trained(3, dryRun=True))
     [would] = said["What would be decided on these figures"]
     assert would.startswith("Nothing, this is a dry run; otherwise batches 110 / 55 / 27: digits-g2-0 takes 260 ms")
     assert said["What is known of the workers"][0].split()[-2:] == ["NEXT", "BEST"]
@@ -249,52 +228,36 @@ def test_dry_run_says_what_it_would_do(api: ApiServer, explain: Explain) -> None
     [
         ({"runPolicy": {"suspend": True}}, {"phase": "Suspended"}, "Nothing: the job is suspended."),
         ({}, {"phase": "Succeeded"}, "Nothing: the job is over."),
+        ({"batching": {"policy": "Uniform"}}, {}, "Batches 64 / 64 / 64: Uniform: equal shares of 192 samples"),
     ],
 )
-def test_job_that_does_not_train_decides_nothing(
-    spec: dict[str, object], status: dict[str, object], words: str, api: ApiServer, explain: Explain
+def test_next_decision_is_that_of_the_job_as_it_is_now(
+    spec: dict[str, object], status: dict[str, object], words: str, explain: Explain
 ) -> None:
-    job = trained(3)
+    job = trained()
     job.document["spec"].update(spec)
     job.document["status"].update(status)
-    job.put(api)
-    assert explain()["What would be decided on these figures"] == [words]
-
-
-def test_edited_policy_is_judged_at_once(api: ApiServer, explain: Explain) -> None:
-    job = trained()
-    job.document["spec"]["batching"]["policy"] = "Uniform"
     job.document["metadata"]["generation"] = 2
-    job.put(api)
-    said = explain()
-    assert said["What would be decided on these figures"] == [
-        "Batches 64 / 64 / 64: Uniform: equal shares of 192 samples"
-    ]
+    said = explain(job)
+    assert said["What would be decided on these figures"] == [words]
     assert "The job was changed since the operator last looked at it." in said[""]
 
 
-def test_forgotten_event_is_admitted(api: ApiServer, explain: Explain) -> None:
-    replace(trained(), events=[]).put(api)
-    said = explain()
+def test_forgotten_event_is_admitted_and_those_of_an_earlier_job_do_not_count(api: ApiServer, explain: Explain) -> None:
+    job = replace(trained(), events=[])
+    earlier = {**job.document, "metadata": {**job.document["metadata"], "uid": "uid-of-an-earlier-one"}}
+    api.restore("events", recorded(earlier, Event("Warning", "JobFailed", "long ago"), job.world.now, 999))
+    said = explain(job)
     assert said["Why the batches are as they are"] == [
         "Plan 2 has batches 110 / 55 / 27; the cluster has forgotten the event with its reason."
     ]
     assert "History" not in said
 
 
-def test_events_of_an_earlier_job_of_that_name_do_not_count(api: ApiServer, explain: Explain) -> None:
-    job = trained()
-    job.put(api)
-    earlier = {**job.document, "metadata": {**job.document["metadata"], "uid": "uid-of-an-earlier-one"}}
-    api.restore("events", recorded(earlier, Event("Warning", "JobFailed", "long ago"), job.world.now, 999))
-    assert not any("long ago" in line for line in explain()["History"])
-
-
 def test_job_without_a_plan_waits_for_its_workers(api: ApiServer, explain: Explain) -> None:
     job = job_document()
     workers = [
         {"name": "digits-g0-0", "group": "g0", "phase": "waiting"},
-        {"name": "digits-g1-0", "group": "g1", "phase": "pending", "message": "ErrImagePull: no such image"},
         {"name": "digits-g2-0", "group": "g2", "phase": "pending", "message": "Unschedulable: 0/4 nodes [are] free"},
     ]
     job["status"] = {"phase": "Created", "reason": "waiting for digits-g1-0 (Pending)", "workers": workers}
@@ -303,10 +266,7 @@ def test_job_without_a_plan_waits_for_its_workers(api: ApiServer, explain: Expla
     assert said["Why the batches are as they are"] == [
         "There is no plan yet: the first one is published once every worker answers."
     ]
-    assert said["What workers say"] == [
-        "digits-g1-0: pending: ErrImagePull: no such image",
-        "digits-g2-0: pending: Unschedulable: 0/4 nodes [are] free",
-    ]
+    assert said["What workers say"] == ["digits-g2-0: pending: Unschedulable: 0/4 nodes [are] free"]
 
 
 def test_invalid_job_names_its_faults(api: ApiServer, explain: Explain) -> None:
@@ -318,15 +278,13 @@ def test_invalid_job_names_its_faults(api: ApiServer, explain: Explain) -> None:
 
 
 @pytest.mark.parametrize("key", ["plan.json", "memory.json"])
-def test_spoilt_storage_is_named(key: str, api: ApiServer, explain: Explain) -> None:
+def test_spoilt_storage_is_named(key: str, explain: Explain) -> None:
     job = trained()
-    replace(job, plan_map={**job.plan_map, key: "{"}).put(api)
-    [problem] = explain()["The stored plan cannot be read"]
+    [problem] = explain(replace(job, plan_map={**job.plan_map, key: "{"}))["The stored plan cannot be read"]
     assert problem.startswith(f"{key}: ")
 
 
-def test_plan_of_groups_that_are_gone_is_reported(api: ApiServer, explain: Explain) -> None:
-    job: Trained = trained()
+def test_plan_of_groups_that_are_gone_is_reported(explain: Explain) -> None:
+    job = trained()
     job.document["spec"]["workerGroups"][2]["name"] = "new"
-    job.put(api)
-    assert explain()["What would be decided now"] == ["plan 2 has workers of g2, which the job does not have"]
+    assert explain(job)["What would be decided now"] == ["plan 2 has workers of g2, which the job does not have"]

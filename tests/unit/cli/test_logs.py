@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from heterotrain_operator.cli.local.log_tail import LONGEST_LINE, MOST_BYTES, LogTail, last_lines
+from heterotrain_operator.cli.local.script_output import LONGEST_LINE, MOST_BYTES, LogTail, last_lines
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.experiments import runs
 from kube_server.api_server import ApiServer
-from kube_server.serving import kubeconfig, serving
 from unit.cli.cluster_jobs import job_document
+from unit.cli.conftest import Run
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -43,12 +43,6 @@ def api() -> ApiServer:
     return api
 
 
-@pytest.fixture
-def config(api: ApiServer, tmp_path: Path) -> Iterator[str]:
-    with serving(api) as url:
-        yield str(kubeconfig(tmp_path / "config.yaml", url, namespace="team"))
-
-
 def a_run(
     here: Path, logs: dict[str, str], *, slug: str = "optimal-1", minutes: int = 0, out: Path | None = None
 ) -> Path:
@@ -66,13 +60,13 @@ def add_trial(folder: Path, slug: str, logs: dict[str, str], age: int) -> None:
         os.utime(log, (age, age))
 
 
-# --- of this folder -------------------------------------------------------------------------------------------------
-
-
-def test_all_workers_are_named_in_the_order_of_their_indices(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a_run(here, {"digits-a-10": "ten\n", "digits-a-2": "two\nand no end"})
-    assert main(["logs", "digits"]) == 0
-    assert capsys.readouterr().out == "digits-a-2 | two\ndigits-a-2 | and no end\ndigits-a-10 | ten\n"
+def test_all_workers_are_named_in_the_order_of_their_indices_and_each_has_its_tail(
+    here: Path, heterotrain: Run
+) -> None:
+    a_run(here, {"digits-a-10": "ten\n", "digits-a-2": "1\n2\nand no end"})
+    said = ["digits-a-2 | 1", "digits-a-2 | 2", "digits-a-2 | and no end", "digits-a-10 | ten"]
+    assert heterotrain("logs", "digits").out.splitlines() == said
+    assert heterotrain("logs", "digits", "--tail", "2").out.splitlines() == said[1:]
 
 
 @pytest.mark.parametrize("worker", ["digits-a-0", "a-0"])
@@ -85,29 +79,21 @@ def test_a_single_worker_is_printed_as_it_wrote(
     assert capsysbinary.readouterr().out == b"\x1b[1mbold\x1b[0m \xff\r50 %\n"
 
 
-def test_the_tail_is_that_of_each_worker(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a_run(here, {"digits-a-0": "1\n2\n3\n", "digits-a-1": "4\n"})
-    assert main(["logs", "digits", "--tail", "2"]) == 0
-    assert capsys.readouterr().out == "digits-a-0 | 2\ndigits-a-0 | 3\ndigits-a-1 | 4\n"
-
-
-def test_the_newest_run_counts_wherever_its_folder_is(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_newest_run_counts_wherever_its_folder_is(here: Path, heterotrain: Run) -> None:
     a_run(here, {"digits-a-0": "old\n"})
     a_run(here, {"digits-a-0": "new\n"}, minutes=5, out=here / "elsewhere")
-    assert main(["logs", "digits", "a-0"]) == 0
-    assert capsys.readouterr().out == "new\n"
+    assert heterotrain("logs", "digits", "a-0").out == "new\n"
 
 
-def test_the_trial_that_ran_last_counts_but_a_profile_does_not(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_trial_that_ran_last_counts_but_a_profile_does_not(here: Path, heterotrain: Run) -> None:
     folder = a_run(here, {"digits-a-0": "first\n"})
     add_trial(folder, "uniform-1", {"digits-a-0": "second\n"}, 1)
     add_trial(folder, "profile-1", {"digits-a-0": "third\n"}, 2)
-    assert main(["logs", "digits", "a-0"]) == 0
-    said = capsys.readouterr()
+    said = heterotrain("logs", "digits", "a-0")
     assert said.out == "second\n"
     assert "trial uniform-1 of optimal-1, uniform-1, profile-1" in said.err
-    assert main(["logs", "digits", "a-0", "--arm", "optimal-1"]) == 0
-    assert capsys.readouterr().out == "first\n"
+    for option in ("--trial", "--arm"):
+        assert heterotrain("logs", "digits", "a-0", option, "optimal-1").out == "first\n"
 
 
 @pytest.mark.parametrize(
@@ -120,12 +106,11 @@ def test_the_trial_that_ran_last_counts_but_a_profile_does_not(here: Path, capsy
         (["../digits", "--local"], "no run of job '../digits'"),
     ],
 )
-def test_what_is_not_there_is_bad_input(
-    arguments: list[str], words: str, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_there_is_bad_input(arguments: list[str], words: str, here: Path, heterotrain: Run) -> None:
     a_run(here, {"digits-a-0": "text\n"})
-    assert main(["logs", *arguments]) == 2
-    assert words in capsys.readouterr().err
+    said = heterotrain("logs", *arguments)
+    assert said.code == 2
+    assert words in said.err
 
 
 def test_old_runs_are_forgotten_but_never_the_users_folders(here: Path) -> None:
@@ -149,39 +134,29 @@ def test_runs_without_a_writable_folder_keep_their_logs_elsewhere(here: Path, ca
     folder.rmdir()
 
 
-# --- of a cluster ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("here")
-def test_logs_of_a_cluster_read_alike(config: str, api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["logs", "digits", "--kubeconfig", config]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_logs_of_a_cluster_read_alike(config: Path, api: ApiServer, heterotrain: Run) -> None:
+    lines = heterotrain("logs", "digits", "--kubeconfig", config).out.splitlines()
     assert lines[::2] == [f"{name} | {name} is up" for name in ("digits-g0-2", "digits-g0-10", "digits-g1-0")]
-    assert main(["logs", "digits", "g1-0", "--tail", "1", "--kubeconfig", config]) == 0
-    assert capsys.readouterr().out == "loss 0.5\n"
+    assert heterotrain("logs", "digits", "g1-0", "--tail", "1", "--kubeconfig", config).out == "loss 0.5\n"
     assert {query.get("container") for path, query in api.asked if path.endswith("/log")} == {"trainer"}
 
 
 def test_without_a_run_here_the_cluster_is_asked(
-    config: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: Path, here: Path, monkeypatch: pytest.MonkeyPatch, heterotrain: Run
 ) -> None:
-    monkeypatch.setenv("KUBECONFIG", config)
-    assert main(["logs", "digits", "g1-0"]) == 0
-    assert capsys.readouterr().out == "digits-g1-0 is up\nloss 0.5\n"
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    assert heterotrain("logs", "digits", "g1-0").out == "digits-g1-0 is up\nloss 0.5\n"
     a_run(here, {"digits-g1-0": "here\n"})
-    assert main(["logs", "digits", "g1-0"]) == 0
-    assert capsys.readouterr().out == "here\n"
-    assert main(["logs", "digits", "g1-0", "--cluster"]) == 0
-    assert capsys.readouterr().out == "digits-g1-0 is up\nloss 0.5\n"
+    assert heterotrain("logs", "digits", "g1-0").out == "here\n"
+    assert heterotrain("logs", "digits", "g1-0", "--cluster").out == "digits-g1-0 is up\nloss 0.5\n"
 
 
 @pytest.mark.usefixtures("here")
-def test_a_worker_that_has_not_started_does_not_hide_the_others(
-    config: str, api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_worker_that_has_not_started_does_not_hide_the_others(config: Path, api: ApiServer, heterotrain: Run) -> None:
     del api.logs["digits-g0-2"]
-    assert main(["logs", "digits", "--kubeconfig", config]) == 1
-    said = capsys.readouterr()
+    said = heterotrain("logs", "digits", "--kubeconfig", config)
+    assert said.code == 1
     assert "digits-g0-2: container" in said.err
     assert "waiting to start" in said.err
     assert "digits-g1-0 | loss 0.5" in said.out
@@ -204,16 +179,14 @@ def test_what_a_cluster_does_not_give_is_said(
     code: int,
     words: str,
     *,
-    config: str,
+    config: Path,
     api: ApiServer,
-    capsys: pytest.CaptureFixture[str],
+    heterotrain: Run,
 ) -> None:
     change(api)
-    assert main(["logs", *arguments, "--kubeconfig", config]) == code
-    assert words in capsys.readouterr().err
-
-
-# --- reading what grows ---------------------------------------------------------------------------------------------
+    said = heterotrain("logs", *arguments, "--kubeconfig", config)
+    assert said.code == code
+    assert words in said.err
 
 
 def test_growing_log_is_shown_in_whole_lines(tmp_path: Path) -> None:
@@ -252,15 +225,3 @@ def test_line_without_an_end_is_shown_in_pieces(tmp_path: Path) -> None:
     tail = LogTail(path)
     assert [len(line) for line in tail.lines()] == [LONGEST_LINE]
     assert tail.lines(ended=True) == ["z"]
-
-
-@pytest.mark.parametrize("option", ["--trial", "--arm"])
-def test_a_trial_is_named_by_either_name_of_the_option(
-    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.chdir(tmp_path)
-    folder = runs.begin(tmp_path, "digits", None)
-    for slug in ("optimal-1", "uniform-1"):
-        add_trial(folder, slug, {"digits-a-0": f"{slug}\n"}, 1)
-    assert main(["logs", "digits", "a-0", option, "optimal-1"]) == 0
-    assert capsys.readouterr().out == "optimal-1\n"

@@ -1,74 +1,100 @@
 """What the command accepts, refuses and says, without starting anything."""
 
+from __future__ import annotations
+
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
 
-from heterotrain_operator.cli.local.checks import prepare
-from heterotrain_operator.cli.local.introduction import ignored_fields
-from heterotrain_operator.cli.local.options import Options
-from heterotrain_operator.cli.main import main
-from heterotrain_operator.experiments.folder import MARKER
+from heterotrain_operator.cli.local.checks import Options, prepare
+from heterotrain_operator.cli.local.run import ignored_fields
+from heterotrain_operator.experiments.runs import MARKER
 from unit.cli.commands import manifest, write_manifest
+from unit.cli.conftest import Run
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-def test_run_needs_neither_torch_nor_kubernetes():
-    program = (
-        "import sys\n"
-        "from heterotrain_operator.cli.main import main\n"
-        "assert main(['run', '/nonexistent/job.yaml']) == 2\n"
-        "import heterotrain_operator.experiments.report.files\n"
-        "print([name for name in ('torch', 'kopf', 'kubernetes') if name in sys.modules])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize(
+    ("program", "unneeded"),
+    [
+        ("assert main(['run', '/nonexistent/job.yaml']) == 2", ["torch", "kopf", "kubernetes", "numpy", "matplotlib"]),
+        ("import heterotrain_operator.experiments.report.files", ["torch", "kopf", "kubernetes"]),
+        (
+            "from heterotrain_operator.cli.cluster import explain, status, watch",
+            ["torch", "kopf", "kubernetes", "urllib3"],
+        ),
+        (
+            f"assert main(['simulate', '{EXAMPLES}/scenarios/jump.yaml', '--intervals', '1']) == 0",
+            ["torch", "kopf", "kubernetes", "matplotlib"],
+        ),
+    ],
+)
+def test_only_what_a_command_needs_is_loaded(program: str, unneeded: list[str]) -> None:
+    loaded = f"print([name for name in {unneeded} if name in sys.modules])"
+    text = f"import sys\nfrom heterotrain_operator.cli.main import main\n{program}\n{loaded}"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
-def test_drawing_is_loaded_only_for_a_report():
-    program = "import sys, heterotrain_operator.cli.main\nprint('matplotlib' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+@pytest.mark.parametrize(
+    ("spec", "arguments", "words"),
+    [
+        ({"training": {"globalBatchSize": 32, "stepz": 3}}, [], ["spec.training.stepz: unknown field"]),
+        ({"chekpoint": {}}, ["--compare", "Best"], ["spec.chekpoint", "--compare: 'Best' is no policy; known are"]),
+        ({}, ["--policy", "Profile"], ["'Profile' is no policy; known are Uniform, Static, Proportional, Optimal"]),
+        ({}, ["--policy", "uniform"], ["'uniform' is no policy", "did you mean Uniform?"]),
+        ({}, ["--policy", "LBBSP"], ["--policy: 'LBBSP' is no policy"]),
+        ({}, ["--compare", "Optimal"], ["would run twice"]),
+        ({}, ["--compare", "Uniform,Uniform"], ["would run twice"]),
+        ({"runPolicy": {"suspend": True}}, [], ["spec.runPolicy.suspend: a suspended job does not run"]),
+        ({}, ["--rounds", "0"], ["--rounds: must be at least 1, found 0"]),
+        (
+            {},
+            ["--compare", "Uniform", "--resume"],
+            ["--resume: several trials each start from the beginning"],
+        ),
+        ({}, ["--resume"], ["--resume: the job has no spec.checkpoint.path"]),
+        ({"checkpoint": {"path": "/dev/null/here"}}, [], ["spec.checkpoint.path: no checkpoint can be written to"]),
+        ({}, ["--schedule", "s.yaml", "--compare", "Best"], ["changes[0].cpuLimits.gpu", "--compare: 'Best'"]),
+        ({}, ["--out", "file"], ["--out: nothing can be written to file"]),
+        ({}, ["--out", "file/below"], ["--out: nothing can be written to file/below"]),
+        ({}, ["--out", "/proc/nowhere/below"], ["--out: nothing can be written to /proc/nowhere/below"]),
+    ],
+)
+def test_what_cannot_run_is_refused_with_all_its_faults_and_nothing_starts(
+    spec: dict[str, Any],
+    arguments: list[str],
+    words: list[str],
+    *,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    heterotrain: Run,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "s.yaml").write_text("changes: [{atStep: 1, cpuLimits: {gpu: 1}}]", "utf-8")
+    path = write_manifest(tmp_path, manifest(**spec))
+    said = heterotrain("run", path, *arguments)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith(f"{path} is refused:\n")
+    assert all(each in said.err for each in words)
 
 
-def test_unreadable_file_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["run", str(tmp_path / "none.yaml")]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
+@pytest.mark.parametrize("command", ["run", "validate"])
+def test_unreadable_file_is_bad_input(command: str, heterotrain: Run) -> None:
+    said = heterotrain(command, "none.yaml")
+    assert (said.code, said.out) == (2, "")
     assert "none.yaml" in said.err
 
 
-def test_all_faults_are_named_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    job = manifest()
-    job["spec"]["workerGroups"][0]["replicas"] = 0
-    job["spec"]["training"]["stepz"] = 3
-    path = write_manifest(tmp_path, job)
-    assert main(["run", str(path), "--compare", "Uniform,Best"]) == 2
-    said = capsys.readouterr().err
-    for words in ("spec.workerGroups[0].replicas", "spec.training.stepz", "--compare: 'Best' is no policy; known are"):
-        assert words in said
-
-
-@pytest.mark.parametrize("name", ["Profile", "uniform", "LBBSP"])
-def test_policies_that_are_not_for_users_are_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["run", str(write_manifest(tmp_path, manifest())), "--policy", name]) == 2
-    assert (
-        f"--policy: '{name}' is no policy; known are Uniform, Static, Proportional, Optimal" in capsys.readouterr().err
-    )
-
-
-@pytest.mark.parametrize("compared", ["Optimal", "Uniform,Uniform"])
-def test_no_policy_runs_twice(compared: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["run", str(write_manifest(tmp_path, manifest())), "--compare", compared]) == 2
-    assert "would run twice" in capsys.readouterr().err
-
-
-def test_fields_ignored_in_many_groups_are_named_once():
-    manifest = Path(__file__).parents[3] / "examples" / "digits-hetero.yaml"
-    assert ignored_fields(prepare(Options(manifest), manifest.parent)) == [
+def test_fields_ignored_in_many_groups_are_named_once() -> None:
+    path = EXAMPLES / "digits-hetero.yaml"
+    assert ignored_fields(prepare(Options(path), path.parent)) == [
         "securityContext",
         "containers[0].image",
         "containers[0].securityContext",
@@ -76,119 +102,81 @@ def test_fields_ignored_in_many_groups_are_named_once():
     ]
 
 
-def test_a_prometheus_server_is_named_as_ignored(tmp_path: Path):
+def test_a_prometheus_server_is_named_as_ignored(tmp_path: Path) -> None:
     job = manifest()
     before = ignored_fields(prepare(Options(write_manifest(tmp_path, job)), tmp_path))
     job["spec"]["metrics"] = {"source": "Prometheus", "prometheus": {"url": "http://prometheus:9090"}}
-    after = ignored_fields(prepare(Options(write_manifest(tmp_path, job)), tmp_path))
-    (more,) = set(after) - set(before)
+    (more,) = set(ignored_fields(prepare(Options(write_manifest(tmp_path, job)), tmp_path))) - set(before)
     assert more.startswith("spec.metrics.source")
 
 
-@pytest.mark.parametrize(
-    ("spec", "arguments", "words"),
-    [
-        ({"runPolicy": {"suspend": True}}, [], "spec.runPolicy.suspend: a suspended job does not run"),
-        ({}, ["--rounds", "0"], "--rounds: must be at least 1, found 0"),
-        ({}, ["--compare", "Uniform", "--resume"], "--resume: several trials each start from the beginning"),
-        ({}, ["--resume"], "--resume: the job has no spec.checkpoint.path"),
-        ({"checkpoint": {"path": "/dev/null/here"}}, [], "spec.checkpoint.path: no checkpoint can be written to"),
-    ],
-)
-def test_what_cannot_run_is_refused(
-    spec: dict[str, object], arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    assert main(["run", str(write_manifest(tmp_path, manifest(**spec))), *arguments]) == 2
-    assert words in capsys.readouterr().err
-
-
-def test_template_that_means_something_else_here_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_template_that_means_something_else_here_is_refused(tmp_path: Path, heterotrain: Run) -> None:
     job = manifest()
     pod = job["spec"]["workerGroups"][0]["template"]["spec"]
     pod["containers"][0]["env"] = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]
     path = write_manifest(tmp_path, job)
-    assert main(["run", str(path)]) == 2
-    assert "secretKeyRef" in capsys.readouterr().err
-    assert main(["validate", str(path)]) == 0
-    assert "cannot run on this machine" in capsys.readouterr().out
+    said = heterotrain("run", path)
+    assert said.code == 2
+    assert "secretKeyRef" in said.err
+    assert "cannot run on this machine" in heterotrain("validate", path).out
 
 
-def test_folder_with_other_things_is_never_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_folder_with_other_things_is_never_touched(tmp_path: Path, heterotrain: Run) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.txt").write_text("mine", "utf-8")
-    path = str(write_manifest(tmp_path, manifest()))
-    assert main(["run", path, "--out", str(out), "--fresh"]) == 2
-    assert "is not empty; name a new folder" in capsys.readouterr().err
+    path = write_manifest(tmp_path, manifest())
+    assert "is not empty; name a new folder" in heterotrain("run", path, "--out", out, "--fresh").err
     (out / MARKER).touch()
-    assert main(["run", path, "--out", str(out)]) == 2
-    assert "holds an earlier run" in capsys.readouterr().err
+    assert "holds an earlier run" in heterotrain("run", path, "--out", out).err
     assert (out / "thesis.txt").read_text("utf-8") == "mine"
 
 
 def test_checkpoints_are_not_continued_or_lost_by_accident(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heterotrain: Run
+) -> None:
     monkeypatch.chdir(tmp_path)
     volume = tmp_path / ".heterotrain" / "volumes" / "digits" / "job"
     volume.mkdir(parents=True)
     (volume / "step-0000000120.pt").touch()
     job = manifest(checkpoint={"path": "/checkpoints", "persistentVolumeClaim": "digits"})
-    assert main(["run", str(write_manifest(tmp_path, job))]) == 2
-    said = capsys.readouterr().err
-    assert "holds a checkpoint of 120 steps; go on with --resume or start with --fresh" in said
+    said = heterotrain("run", write_manifest(tmp_path, job))
+    assert said.code == 2
+    assert "holds a checkpoint of 120 steps; go on with --resume or start with --fresh" in said.err
 
 
-def test_invalid_manifest_is_refused_by_validate(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    path = tmp_path / "job.yaml"
-    path.write_text(yaml.safe_dump({"kind": "Pod"}), "utf-8")
-    assert main(["validate", str(path)]) == 2
-    assert "kind: must be HeteroTrainingJob" in capsys.readouterr().err
-
-
-def test_version_is_printed(capsys: pytest.CaptureFixture[str]):
-    assert main(["version"]) == 0
-    assert capsys.readouterr().out.startswith("heterotrain ")
-
-
-@pytest.mark.parametrize("arguments", [[], ["walk"], ["run"], ["run", "x", "--compare", ","], ["run", "x", "--wide"]])
-def test_unknown_usage_exits_with_2(arguments: list[str]):
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-
-
-def test_the_command_that_resumes_repeats_the_options_of_the_run():
+def test_the_command_that_resumes_repeats_the_options_of_the_run() -> None:
     options = Options(Path("my job.yaml"), policy="Static", schedule=Path("s.yaml"))
     assert shlex.join(options.words_to_resume()) == (
         "heterotrain run 'my job.yaml' --resume --policy Static --schedule s.yaml"
     )
 
 
-def test_version_is_an_option_too(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith("heterotrain ")
+@pytest.mark.parametrize("word", ["version", "--version"])
+def test_version_is_printed(word: str, heterotrain: Run) -> None:
+    said = heterotrain(word)
+    assert said.code == 0
+    assert said.out.startswith("heterotrain ")
 
 
 @pytest.mark.parametrize(
-    "arguments", [["run", "x.yaml", "--wide"], ["logs", "j", "--wide"], ["validate", "x", "--wide"]]
+    ("arguments", "words"),
+    [
+        ([], "usage: heterotrain "),
+        (["walk"], "invalid choice: 'walk'"),
+        (["run"], "usage: heterotrain run "),
+        (["run", "x", "--compare", ","], "names no policy"),
+        (["run", "x.yaml", "--wide"], "unrecognized arguments: --wide"),
+        (["logs", "j", "--wide"], "usage: heterotrain logs "),
+        (["validate", "x", "--wide"], "usage: heterotrain validate "),
+    ],
 )
-def test_errors_of_usage_show_that_of_the_subcommand(arguments: list[str], capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit):
-        main(arguments)
-    said = capsys.readouterr().err
-    assert said.startswith(f"usage: heterotrain {arguments[0]} ")
-    assert "unrecognized arguments: --wide" in said
-
-
-def test_folder_that_cannot_be_made_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    path = str(write_manifest(tmp_path, manifest()))
-    (tmp_path / "file").touch()
-    for out in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nowhere/below")):
-        assert main(["run", path, "--out", str(out)]) == 2
-        assert f"--out: nothing can be written to {out}" in capsys.readouterr().err
+def test_unknown_usage_is_bad_input_and_shows_that_of_the_command(
+    arguments: list[str], words: str, heterotrain: Run
+) -> None:
+    said = heterotrain(*arguments)
+    assert said.code == 2
+    assert words in said.err
 
 
 def completed(folder: Path, words: list[str]) -> list[str]:
@@ -213,22 +201,11 @@ def completed(folder: Path, words: list[str]) -> list[str]:
         (["heterotrain", "validate", "jo"], {"job.yaml"}),
     ],
 )
-def test_bash_completes_commands_options_and_files(words: list[str], offered: set[str], tmp_path: Path):
+def test_bash_completes_commands_options_and_files(words: list[str], offered: set[str], tmp_path: Path) -> None:
     (tmp_path / "job.yaml").touch()
     assert set(completed(tmp_path, words)) == offered
 
 
 @pytest.mark.parametrize("shell", ["zsh", "tcsh"])
-def test_other_shells_get_a_script_too(shell: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["completion", shell]) == 0
-    assert "validate" in capsys.readouterr().out
-
-
-def test_faults_of_schedule_and_manifest_are_named_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    schedule = tmp_path / "schedule.yaml"
-    schedule.write_text("changes: [{atStep: 1, cpuLimits: {gpu: 1}}]", "utf-8")
-    job = write_manifest(tmp_path, manifest())
-    assert main(["run", str(job), "--schedule", str(schedule), "--compare", "Best"]) == 2
-    said = capsys.readouterr().err
-    assert "changes[0].cpuLimits.gpu" in said
-    assert "--compare: 'Best'" in said
+def test_other_shells_get_a_script_too(shell: str, heterotrain: Run) -> None:
+    assert "validate" in heterotrain("completion", shell).out

@@ -10,9 +10,7 @@ import pytest
 import yaml
 
 from heterotrain_operator.api import ManifestError, load_manifest, parse_manifest
-from heterotrain_operator.cli.local.checks import prepare
-from heterotrain_operator.cli.local.located import script_at
-from heterotrain_operator.cli.local.options import Options
+from heterotrain_operator.cli.local.checks import Options, prepare, script_at
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.cli.script_job import ScriptJob, document_of, job_name
 from unit.cli.commands import TRAIN, manifest, start, write_manifest

@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,10 @@ import pytest
 import yaml
 from rich.console import Console
 
-from heterotrain_operator.cli.main import main
-from heterotrain_operator.cli.simulated.tables import comparison_table
-from heterotrain_operator.cli.simulated.view import SimulationView
-from heterotrain_operator.experiments.folder import MARKER
-from heterotrain_operator.experiments.simulations.comparison import Comparison, PolicyFigures, Spread
+from heterotrain_operator.cli.simulate import SimulationView
+from heterotrain_operator.experiments.runs import MARKER
 from unit.cli.commands import start
+from unit.cli.conftest import Run
 from unit.experiments.test_scenarios import run_folder
 
 ROOT = Path(__file__).parents[3]
@@ -43,10 +40,10 @@ def write_scenario(folder: Path, **fields: Any) -> Path:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_example_runs(path: Path, capsys: pytest.CaptureFixture[str]):
+def test_example_runs(path: Path, heterotrain: Run):
     few = ["--intervals", "1", "--policy", "Optimal"] if path.stem == "ten-thousand-workers" else FEW
-    assert main(["simulate", str(path), *few, "--json"]) == 0
-    said = capsys.readouterr()
+    said = heterotrain("simulate", path, *few, "--json")
+    assert said.code == 0
     document = json.loads(said.out)
     assert document["simulated"] is True
     assert document["scenario"] == path.stem
@@ -54,19 +51,15 @@ def test_example_runs(path: Path, capsys: pytest.CaptureFixture[str]):
     assert path.stem in said.err
 
 
-def test_table_has_a_row_per_policy_and_says_that_it_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["simulate", str(write_scenario(tmp_path)), "--intervals", "30"]) == 0
-    said = capsys.readouterr()
-    assert said.out == ""
-    rows = [line.split("│")[1].strip() for line in said.err.splitlines() if line.startswith("│")]
+def test_slow_worker_costs_uniform_batches_what_optimal_ones_save_and_all_is_said_to_be_simulated(
+    tmp_path: Path, heterotrain: Run
+):
+    said = heterotrain("simulate", write_scenario(tmp_path), "--intervals", "60", "--json")
+    rows = [line.split(": ")[0] for line in said.err.splitlines() if ": step over best " in line]
     assert rows == ["Optimal", "Uniform"]
     assert "no figure here was measured on a machine" in said.err
     assert "Uniform ended with batches 32 / 32" in said.err
-
-
-def test_slow_worker_costs_uniform_batches_what_optimal_ones_save(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["simulate", str(write_scenario(tmp_path)), "--intervals", "60", "--json"]) == 0
-    optimal, uniform = json.loads(capsys.readouterr().out)["policies"]
+    optimal, uniform = json.loads(said.out)["policies"]
     assert optimal["policy"] == "Optimal"
     assert optimal["settled_ratio"]["mean"] < 1.1
     assert uniform["settled_ratio"]["mean"] > 1.4
@@ -74,60 +67,42 @@ def test_slow_worker_costs_uniform_batches_what_optimal_ones_save(tmp_path: Path
     assert uniform["never_within"] == 1
 
 
-def test_policies_of_one_seed_meet_the_same_noise_and_seeds_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    path = str(write_scenario(tmp_path))
-    asked = [
-        "simulate",
-        path,
-        *FEW,
-        "--policy",
-        "Uniform",
-        "--policy",
-        "Static",
-        "--seed",
-        "7",
-        "--seeds",
-        "2",
-        "--json",
-    ]
-    assert main(asked) == 0
-    first = json.loads(capsys.readouterr().out)
-    assert main(asked) == 0
-    assert json.loads(capsys.readouterr().out) == first, "the same seeds give the same figures"
+def test_policies_of_one_seed_meet_the_same_noise_and_seeds_differ(tmp_path: Path, heterotrain: Run):
+    policies = ("--policy", "Uniform", "--policy", "Static")
+    asked = ("simulate", write_scenario(tmp_path), *FEW, *policies, "--seed", "7", "--seeds", "2", "--json")
+    first = json.loads(heterotrain(*asked).out)
+    assert json.loads(heterotrain(*asked).out) == first, "the same seeds give the same figures"
     runs = {(run["policy"], run["seed"]): run["seconds"] for run in first["runs"]}
     assert set(runs) == {("Uniform", 7), ("Static", 7), ("Uniform", 8), ("Static", 8)}
     # Without limits or hardware that differ, Static's batches are equal, too.
     assert runs["Uniform", 7] == runs["Static", 7] != runs["Uniform", 8]
 
 
-def test_faults_of_file_and_command_line_are_named_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_faults_of_file_and_command_line_are_named_at_once(tmp_path: Path, heterotrain: Run):
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.txt").write_text("mine", "utf-8")
     path = write_scenario(tmp_path, interval=3, seed="x")
-    assert main(["simulate", str(path), "--out", str(out)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"{path} is refused:")
+    said = heterotrain("simulate", path, "--out", out)
+    assert said.code == 2
+    assert said.err.startswith(f"{path} is refused:")
     for words in ("interval: unknown field; did you mean intervals?", "seed: must be an integer", "is not empty"):
-        assert words in said
-    assert main(["simulate", str(write_scenario(tmp_path)), "--policy", "Optimum"]) == 2
-    assert "--policy: Optimum is not a known policy" in capsys.readouterr().err
-    assert main(["simulate", str(write_scenario(tmp_path)), "--fresh"]) == 2
-    assert "--fresh: replaces an earlier run in --out" in capsys.readouterr().err
-    assert main(["simulate", str(tmp_path / "none.yaml")]) == 2
-    assert "none.yaml: cannot be read" in capsys.readouterr().err
+        assert words in said.err
+    path = write_scenario(tmp_path)
+    assert "--policy: Optimum is not a known policy" in heterotrain("simulate", path, "--policy", "Optimum").err
+    assert "--fresh: replaces an earlier run in --out" in heterotrain("simulate", path, "--fresh").err
+    assert "none.yaml: cannot be read" in heterotrain("simulate", tmp_path / "none.yaml").err
 
 
 @pytest.mark.parametrize("option", ["--seed", "--seeds", "--intervals"])
 @pytest.mark.parametrize("value", ["-1", "many", "1.5", "9" * 30])
-def test_number_that_is_none_is_refused(option: str, value: str, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as ended:
-        main(["simulate", "x.yaml", f"{option}={value}"])
-    assert ended.value.code == 2
-    assert f"argument {option}: must be a whole number from" in capsys.readouterr().err
+def test_number_that_is_none_is_refused(option: str, value: str, heterotrain: Run):
+    said = heterotrain("simulate", "x.yaml", f"{option}={value}")
+    assert said.code == 2
+    assert f"argument {option}: must be a whole number from" in said.err
 
 
-def test_job_that_fails_is_named_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_job_that_fails_is_named_with_its_reason(tmp_path: Path, heterotrain: Run):
     job = {
         "workerGroups": [{"name": "fast"}, {"name": "slow"}],
         "training": {"globalBatchSize": 64},
@@ -135,8 +110,8 @@ def test_job_that_fails_is_named_with_its_reason(tmp_path: Path, capsys: pytest.
     }
     events = [{"atStep": 5, "workers": ["slow"], "death": {"exitCode": 3}}]
     path = write_scenario(tmp_path, job=job, events=events)
-    assert main(["simulate", str(path), *FEW, "--policy", "Uniform", "--json"]) == 1
-    said = capsys.readouterr()
+    said = heterotrain("simulate", path, *FEW, "--policy", "Uniform", "--json")
+    assert said.code == 1
     assert "Uniform failed: " in said.err
     assert "trial-slow-0" in said.err
     (run,) = json.loads(said.out)["runs"]
@@ -144,12 +119,11 @@ def test_job_that_fails_is_named_with_its_reason(tmp_path: Path, capsys: pytest.
     assert run["steps"] < 40
 
 
-def test_folder_holds_figures_pictures_scenario_and_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_folder_holds_figures_pictures_scenario_and_page(tmp_path: Path, heterotrain: Run):
     events = [{"atStep": 20, "untilStep": 30, "workers": ["slow"], "jump": {"factor": 2}}]
     path, out = write_scenario(tmp_path, events=events, description="Two <unlike> workers."), tmp_path / "out"
-    asked = ["simulate", str(path), "--intervals", "40", "--seeds", "2", "--out", str(out)]
-    assert main(asked) == 0
-    assert f"Report: {out / 'report.html'}" in capsys.readouterr().err
+    asked = ("simulate", path, "--intervals", "40", "--seeds", "2", "--out", out)
+    assert f"Report: {out / 'report.html'}" in heterotrain(*asked).err
     assert {file.name for file in out.iterdir()} == {
         MARKER,
         "optimal.png",
@@ -174,22 +148,20 @@ def test_folder_holds_figures_pictures_scenario_and_page(tmp_path: Path, capsys:
     ):
         assert words in page
     assert not re.search(r"https?://|@import|url\(|<script", page)
-    assert main(asked) == 2
-    assert "holds an earlier run" in capsys.readouterr().err
-    assert main([*asked, "--fresh", "--policy", "Static"]) == 0
+    assert "holds an earlier run" in heterotrain(*asked).err
+    assert heterotrain(*asked, "--fresh", "--policy", "Static").code == 0
     assert not (out / "optimal.png").exists()
 
 
 def test_figures_are_printed_although_the_report_cannot_be_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, heterotrain: Run, monkeypatch: pytest.MonkeyPatch
 ):
     def full(_: Path) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("heterotrain_operator.cli.simulated.simulate.cleared", full)
-    asked = ["simulate", str(write_scenario(tmp_path)), *FEW, "--out", str(tmp_path / "out"), "--json"]
-    assert main(asked) == 1
-    said = capsys.readouterr()
+    monkeypatch.setattr("heterotrain_operator.cli.simulate.cleared", full)
+    said = heterotrain("simulate", write_scenario(tmp_path), *FEW, "--out", tmp_path / "out", "--json")
+    assert said.code == 1
     assert json.loads(said.out)["simulated"] is True
     assert "the report cannot be written: [Errno 28] No space left on device" in said.err
 
@@ -202,12 +174,12 @@ def test_scenario_of_a_pipe_is_kept(tmp_path: Path):
     assert (out / "scenario.yaml").read_text("utf-8") == path.read_text("utf-8")
 
 
-def test_a_run_is_not_replaced_by_its_own_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_run_is_not_replaced_by_its_own_simulation(tmp_path: Path, heterotrain: Run):
     folder = run_folder(tmp_path, (100, 100, 100))
     (folder / MARKER).touch()
     before = sorted(folder.iterdir())
-    assert main(["simulate", str(folder), *FEW, "--out", f"{folder}/../{folder.name}", "--fresh"]) == 2
-    assert "--out: is the run that is simulated" in capsys.readouterr().err
+    said = heterotrain("simulate", folder, *FEW, "--out", f"{folder}/../{folder.name}", "--fresh")
+    assert "--out: is the run that is simulated" in said.err
     assert sorted(folder.iterdir()) == before
 
 
@@ -234,29 +206,13 @@ def test_ctrl_c_ends_it_in_order_with_what_is_complete(tmp_path: Path):
         assert out == "" or json.loads(out)["simulated"]
 
 
-def test_arrays_and_drawing_are_loaded_only_where_they_are_needed(tmp_path: Path):
-    program = (
-        "import sys\n"
-        "from heterotrain_operator.cli.main import main\n"
-        "assert 'numpy' not in sys.modules\n"
-        f"assert main(['simulate', {str(write_scenario(tmp_path))!r}, '--intervals', '1']) == 0\n"
-        "print([name for name in ('torch', 'kopf', 'kubernetes', 'matplotlib') if name in sys.modules])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
-def test_run_is_simulated_from_its_folder_and_printed_as_a_scenario(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_run_is_simulated_from_its_folder_and_printed_as_a_scenario(tmp_path: Path, heterotrain: Run):
     folder = run_folder(tmp_path, (100, 100, 100))
-    assert main(["simulate", str(folder), *FEW, "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out)
-    assert main(["simulate", str(folder), "--print-scenario"]) == 0
+    figures = json.loads(heterotrain("simulate", folder, *FEW, "--json").out)
     printed = tmp_path / "printed.yaml"
-    printed.write_text(capsys.readouterr().out, "utf-8")
-    assert main(["simulate", str(printed), *FEW, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == figures
-    assert main(["simulate", str(tmp_path / "none"), *FEW]) == 2
-    assert "none: cannot be read" in capsys.readouterr().err
+    printed.write_text(heterotrain("simulate", folder, "--print-scenario").out, "utf-8")
+    assert json.loads(heterotrain("simulate", printed, *FEW, "--json").out) == figures
+    assert "none: cannot be read" in heterotrain("simulate", tmp_path / "none", *FEW).err
 
 
 SHORT = {"time": {"affine": {"secondsPerSample": 1e-9}}, "scale": 0.001}
@@ -266,12 +222,11 @@ LONG = {"time": {"affine": {"secondsPerSample": 1e6}}, "scale": 1000}
 @pytest.mark.parametrize(
     ("workers", "code", "steps"), [({"all": SHORT}, 0, 40), ({"all": LONG}, 1, 0), ({"all": {"leastBatch": 64}}, 0, 40)]
 )
-def test_extreme_scenario_ends(
-    workers: dict[str, Any], code: int, steps: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_extreme_scenario_ends(workers: dict[str, Any], code: int, steps: int, tmp_path: Path, heterotrain: Run):
     path = write_scenario(tmp_path, workers=workers)
-    assert main(["simulate", str(path), *FEW, "--policy", "Uniform", "--json"]) == code
-    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    said = heterotrain("simulate", path, *FEW, "--policy", "Uniform", "--json")
+    (run,) = json.loads(said.out)["runs"]
+    assert said.code == code
     assert run["steps"] == steps
 
 
@@ -288,28 +243,10 @@ def test_progress_on_a_terminal_is_one_line_with_the_time_left(width: int):
     assert all(len(line.strip("\r")) <= width for line in shown.splitlines())
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_table_has_a_line_per_policy_at_the_width_of_a_terminal(width: int):
-    spread = Spread(1.234, 1.1, 1.5)
-    policies = tuple(
-        PolicyFigures(name, 10, {"Running": 9, "Failed": 1}, spread, spread, spread, spread, 3, spread, (3, 4))
-        for name in ("Optimal", "Proportional")
-    )
-    found = Comparison("a-scenario-of-some-length", "", "job", 2, 7, 100, 10, policies, ())
-    console = Console(file=io.StringIO(), width=width)
-    console.print(comparison_table(found, width))
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()
-    assert all(len(line) <= width for line in lines)
-    rows = [line for line in lines if line.startswith("│")]
-    assert len(rows) == 2
-    assert all("1.234 (1.100 to 1.500)" in row for row in rows)
-
-
-def test_straggler_of_the_example_is_named_and_healthy_workers_are_not(tmp_path: Path):
+def test_straggler_of_the_example_is_named_and_healthy_workers_are_not(tmp_path: Path, heterotrain: Run):
     out = tmp_path / "out"
     path = ROOT / "examples" / "scenarios" / "straggler.yaml"
-    assert main(["simulate", str(path), "--policy", "Optimal", "--intervals", "60", "--out", str(out)]) == 0
+    assert heterotrain("simulate", path, "--policy", "Optimal", "--intervals", "60", "--out", out).code == 0
     (first,) = json.loads((out / "results.json").read_text("utf-8"))["first"].values()
     said = [each["event"]["message"] for each in first["events"] if each["event"]["reason"] == "StragglerDetected"]
     assert said

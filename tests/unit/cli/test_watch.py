@@ -12,13 +12,12 @@ import pytest
 from rich.console import Console
 
 from heterotrain_operator.cli.cluster.watch import GIVE_UP_SECONDS, follow, watch
-from heterotrain_operator.cli.main import main
 from heterotrain_operator.clusters.kube.api_server.access import Access, connect
 from heterotrain_operator.clusters.kube.reading import Reader
 from heterotrain_operator.clusters.kube.reading_errors import RefusedError, UnreachableError
 from kube_server.api_server import CUT, GONE, ApiServer, StatusError
-from kube_server.serving import kubeconfig, serving
 from unit.cli.cluster_jobs import Trained, job_document, trained
+from unit.cli.conftest import Run
 
 Document = dict[str, Any]
 
@@ -34,17 +33,6 @@ class Time:
 
     def pause(self, seconds: float) -> None:
         self.seconds += seconds
-
-
-@pytest.fixture
-def api() -> ApiServer:
-    return ApiServer()
-
-
-@pytest.fixture
-def config(api: ApiServer, tmp_path: Path) -> Iterator[Path]:
-    with serving(api) as url:
-        yield kubeconfig(tmp_path / "config.yaml", url, namespace="team")
 
 
 @pytest.fixture
@@ -156,44 +144,43 @@ def test_job_that_went_unseen_ends_the_watch(now: str, api: ApiServer, reader: R
     assert list(changes) == [None]
 
 
-@pytest.mark.parametrize(("phase", "code"), [("Succeeded", 0), ("Failed", 1)])
+REASON = "all 3 workers finished [the] job's last step"
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "line"),
+    [
+        (modified(at(9, 102, "Succeeded", reason=REASON)), 0, f"digits: Succeeded, step 9/9, plan 1: {REASON}"),
+        (modified(at(9, 102, "Failed", reason=REASON)), 1, f"digits: Failed, step 9/9, plan 1: {REASON}"),
+        ({"type": "DELETED", "object": at(3, 102)}, 1, "was deleted"),
+    ],
+    ids=["Succeeded", "Failed", "deleted"],
+)
 def test_end_of_the_job_is_the_exit_code(
-    phase: str, code: int, api: ApiServer, config: Path, capsys: pytest.CaptureFixture[str]
+    last: Document, code: int, line: str, *, api: ApiServer, config: Path, heterotrain: Run
 ) -> None:
     api.restore("heterotrainingjobs", at(0, 50))
-    reason = "all 3 workers finished [the] job's last step"
-    api.scripts = [[modified(at(4, 101)), modified(at(9, 102, phase, reason=reason)), modified(at(0, 103))]]
-    assert main(["watch", "digits", "--kubeconfig", str(config)]) == code
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" ", 1)[1] for line in lines] == [
-        "digits: Running, step 0/9, plan 1",
-        "digits: Running, step 4/9, plan 1",
-        f"digits: {phase}, step 9/9, plan 1: {reason}",
-    ]
+    api.scripts = [[modified(at(4, 101)), last, modified(at(0, 103))]]
+    said = heterotrain("watch", "digits", "--kubeconfig", config)
+    assert said.code == code
+    lines = [line.split(" ", 1)[1] for line in said.out.splitlines()]
+    assert lines == ["digits: Running, step 0/9, plan 1", "digits: Running, step 4/9, plan 1", line]
 
 
-def test_job_that_ended_before_is_not_waited_for(api: ApiServer, config: Path) -> None:
+def test_job_that_ended_before_is_not_waited_for(api: ApiServer, config: Path, heterotrain: Run) -> None:
     api.restore("heterotrainingjobs", at(9, 50, "Succeeded"))
-    assert main(["watch", "digits", "--kubeconfig", str(config)]) == 0
+    assert heterotrain("watch", "digits", "--kubeconfig", config).code == 0
     assert watched_from(api) == []
 
 
-def test_deleted_job_is_no_success(api: ApiServer, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    api.restore("heterotrainingjobs", at(0, 50))
-    api.scripts = [[{"type": "DELETED", "object": at(3, 101)}]]
-    assert main(["watch", "digits", "--kubeconfig", str(config)]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "digits was deleted"
-
-
-def test_lines_come_with_changes_only(api: ApiServer, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_come_with_changes_only(api: ApiServer, config: Path, heterotrain: Run) -> None:
     job: Trained = trained()
     first, same, moved = (dict(job.document) for _ in range(3))
     same["metadata"] = {**job.document["metadata"], "resourceVersion": "101"}
     moved["status"] = {**job.document["status"], "phase": "Succeeded"}
     api.restore("heterotrainingjobs", first)
     api.scripts = [[modified(same), modified(moved)]]
-    assert main(["watch", "digits", "--kubeconfig", str(config)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = heterotrain("watch", "digits", "--kubeconfig", config).out.splitlines()
     assert len(lines) == 2
     assert "plan 2, batches 110 / 55 / 27, own time 110 ms / 110 ms / 120 ms: Optimal keeps" in lines[0]
     assert lines[1].endswith("own time 110 ms / 110 ms / 120 ms"), "the reason is not repeated"

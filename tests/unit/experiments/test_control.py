@@ -62,12 +62,10 @@ def raw(folder: Path, *pieces: bytes) -> bytes:
         return b"".join(iter(lambda: connection.recv(4096), b""))
 
 
-def test_question_is_answered(server: ControlServer, tmp_path: Path) -> None:
+def test_question_is_answered_in_pieces_too_and_nobody_else_may_ask(server: ControlServer, tmp_path: Path) -> None:
     assert served(server, lambda: ask(tmp_path, {"do": "list"})) == {"asked": {"do": "list"}}
+    assert json.loads(served(server, lambda: raw(tmp_path, b'{"a"', b": 1}", b"\n"))) == {"asked": {"a": 1}}
     assert is_running(tmp_path)
-
-
-def test_nobody_else_may_ask(server: ControlServer, tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / control.SOCKET).stat().st_mode) == 0o600
 
 
@@ -78,12 +76,13 @@ def test_socket_may_lie_deeper_than_an_address_is_long(tmp_path: Path) -> None:
         assert served(server, lambda: ask(folder, {"x": 1})) == {"asked": {"x": 1}}
 
 
-def test_run_that_ended_leaves_no_socket(tmp_path: Path) -> None:
+def test_run_that_ended_leaves_no_socket_and_a_file_is_none(tmp_path: Path) -> None:
     ControlServer(tmp_path).close()
     assert list(tmp_path.iterdir()) == []
-    assert not is_running(tmp_path)
     with pytest.raises(NotRunningError, match="there is no run"):
         ask(tmp_path, {})
+    (tmp_path / control.SOCKET).write_text("")
+    assert not is_running(tmp_path)
 
 
 @pytest.mark.parametrize("look", [is_running, lambda folder: ask(folder, {})], ids=["look", "ask"])
@@ -105,22 +104,11 @@ def test_next_run_takes_the_place_of_a_socket_that_was_left(tmp_path: Path) -> N
         assert served(second, lambda: ask(tmp_path, {"x": 1})) == {"asked": {"x": 1}}
 
 
-def test_file_that_is_no_socket_is_no_run(tmp_path: Path) -> None:
-    (tmp_path / control.SOCKET).write_text("")
-    assert not is_running(tmp_path)
-
-
-def test_question_may_come_in_pieces(server: ControlServer, tmp_path: Path) -> None:
-    assert json.loads(served(server, lambda: raw(tmp_path, b'{"a"', b": 1}", b"\n"))) == {"asked": {"a": 1}}
-
-
 @pytest.mark.parametrize(
     ("sent", "says"),
     [
         (b"", "not JSON"),
-        (b"\n", "not JSON"),
         (b"[1]\n", "expected an object"),
-        (b"\xff\xfe\n", "not JSON"),
         (b"[" * 3000 + b"\n", "is no question"),
         (b"x" * 100_000, "of which at most 4096 are read"),
         (b'{"n": ' + b"9" * 4000, "is no question"),
@@ -203,16 +191,12 @@ def test_answer_that_is_none_is_an_error_of_its_own(tmp_path: Path) -> None:
         ({}, "there is no fault None; there are kill, stop, slow, starve, partition, leave, join, continue, heal, "),
         ({"do": ["kill"]}, "there is no fault a list"),
         ({"do": "stop"}, "worker must be a worker's name, found None"),
-        ({"do": "stop", "worker": ""}, "worker must be"),
         ({"do": "stop", "worker": "\ud800"}, "worker must be"),
         ({"do": "stop", "worker": "w", "seconds": 0}, "seconds must be above 0"),
         ({"do": "stop", "worker": "w", "seconds": float("nan")}, "seconds must be above 0"),
-        ({"do": "stop", "worker": "w", "seconds": True}, "seconds must be above 0"),
         ({"do": "stop", "worker": "w", "seconds": 10**400}, "at most a week"),
         ({"do": "kill", "worker": "w", "seconds": 1}, "kill does not last; seconds are for stop, partition, slow"),
-        ({"do": "heal", "worker": "w", "seconds": 1}, "heal does not last"),
         ({"do": "slow", "worker": "w", "neighbours": 65}, "neighbours must be a number from 1 to 64, found 65"),
-        ({"do": "slow", "worker": "w", "neighbours": 1.0}, "neighbours must be"),
     ],
 )
 def test_what_cannot_be_asked_is_named(question: dict[str, Any], says: str) -> None:

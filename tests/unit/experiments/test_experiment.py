@@ -9,7 +9,7 @@ from heterotrain_operator.api import parse_manifest
 from heterotrain_operator.clusters.local.limits.detect import detect
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.experiments.experiment import experiment_of, placements_of, run_trials, summary_of
-from heterotrain_operator.experiments.figures.limits import Level
+from heterotrain_operator.experiments.figures.history import Level
 from heterotrain_operator.experiments.schedules.schedule import Change, Schedule
 from heterotrain_operator.experiments.trials.observer import Observer
 from heterotrain_operator.experiments.trials.stop import StopSignals

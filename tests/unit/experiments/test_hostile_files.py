@@ -16,7 +16,7 @@ from heterotrain_operator.api import ManifestError
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.experiments.scenarios.reading import load_simulation, parse_simulation, scenario_text
 from heterotrain_operator.experiments.schedules.schedule_file import load_schedule
-from heterotrain_operator.experiments.trials.workers import limits_of
+from heterotrain_operator.experiments.trials.trial import limits_of
 from hostile import ODD_TEXT, spoilt
 
 JOB = Job("job", (Group("fast", 2, cpu_limit=1.0), Group("slow", 1, cpu_limit=0.5)), 96)

@@ -10,14 +10,13 @@ import pytest
 
 from heterotrain.contract import EvaluationRecord
 from heterotrain_operator.core.model import Event
-from heterotrain_operator.experiments.figures.faults import FaultRecord
+from heterotrain_operator.experiments.figures.history import FaultRecord
 from heterotrain_operator.experiments.figures.summary import summarize
-from heterotrain_operator.experiments.report.contents import Facts, ReportContents
-from heterotrain_operator.experiments.report.files import write
+from heterotrain_operator.experiments.report.files import write_trials
 from heterotrain_operator.experiments.report.plots import batches_and_times
-from heterotrain_operator.experiments.trials.journal import Entry
-from heterotrain_operator.experiments.trials.result import TrialResult
-from heterotrain_operator.experiments.trials.trial import Trial
+from heterotrain_operator.experiments.report.trials import Course
+from heterotrain_operator.experiments.trials.observer import Entry
+from heterotrain_operator.experiments.trials.trial import Trial, TrialResult
 from unit.experiments.histories import BEGAN, FAST, SLOW, history, joined, trial
 
 MANIFEST = "kind: HeteroTrainingJob # <script>&\n"
@@ -48,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     path = tmp_path_factory.mktemp("report")
     profiles = (TrialResult(Trial("Profile", 0), profiled, (), {}),)
-    write(path, ReportContents(summary, trials, profiles, (FAST, SLOW), MANIFEST, Facts(4, "by cgroups", "0.1.0")))
+    write_trials(path, summary, Course(trials, profiles, (FAST, SLOW), MANIFEST, 4, "0.1.0"))
     return path
 
 
@@ -86,32 +85,25 @@ def test_report_shows_trials_decisions_manifest_and_machine(folder: Path):
         assert words in text
 
 
-def test_pictures_are_kept_beside_the_page(folder: Path):
-    names = {path.name for path in folder.glob("*.png")}
-    assert names == {"loss.png", "optimal-1.png", "uniform-1.png", "profile.png"}
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.glob("*.png"))
-
-
-def test_series_hold_every_record_with_its_worker(folder: Path):
+def test_pictures_series_decisions_and_figures_are_kept_beside_the_page(folder: Path):
+    pictures = list(folder.glob("*.png"))
+    assert {path.name for path in pictures} == {"loss.png", "optimal-1.png", "uniform-1.png", "profile.png"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
     lines = [json.loads(line) for line in (folder / "optimal-1-series.jsonl").read_text("utf-8").splitlines()]
     assert len(lines) == 2 * 90
     assert [(line["step"], line["worker"]) for line in lines[:3]] == [(0, FAST), (0, SLOW), (1, FAST)]
-
-
-def test_decisions_are_kept_with_their_reasons(folder: Path):
     (line,) = (folder / "optimal-1-decisions.jsonl").read_text("utf-8").splitlines()
     assert json.loads(line)["events"][0]["reason"] == "BatchRebalanced"
-
-
-def test_summary_is_kept_as_json(folder: Path):
-    assert json.loads((folder / "summary.json").read_text("utf-8"))["arms"][0]["policy"] == "Optimal"
+    optimal = json.loads((folder / "summary.json").read_text("utf-8"))["arms"][0]
+    assert optimal["policy"] == "Optimal"
+    assert optimal["evaluations"][0]["metrics"] == {"<accuracy>": 0.75}
 
 
 def test_trial_that_never_trained_can_be_reported(tmp_path: Path):
     failed = trial("Optimal", (), phase="Failed")
     summary = summarize("job", (failed,), (FAST, SLOW), bounds={})
     trials = (TrialResult(Trial("Optimal", 1), failed, (), {}),)
-    write(tmp_path, ReportContents(summary, trials, (), (FAST, SLOW), MANIFEST, Facts(4, "none", "0.1.0")))
+    write_trials(tmp_path, summary, Course(trials, (), (FAST, SLOW), MANIFEST, 4, "0.1.0"))
     assert (tmp_path / "report.html").exists()
 
 
@@ -128,7 +120,9 @@ def test_faults_are_in_the_summary_and_in_the_pictures():
     assert [fault["act"] for fault in summary["arms"][0]["faults"]] == ["slow", "stop", "kill", "leave"]
     assert summary["arms"][0]["faults"][1]["lasts_seconds"] == 5.0
     names = (FAST, SLOW)
-    assert batches_and_times(faulty, names) != batches_and_times(plain, names)
+    assert batches_and_times(plain, names, "a.png").panels[0].marks == ()
+    marks = batches_and_times(faulty, names, "a.png").panels[0].marks
+    assert [(mark.x, mark.text) for mark in marks] == [(0, "slow"), (7, "stop, kill"), (29, "leave")]
 
 
 def test_report_has_the_evaluations_of_each_trial(folder: Path):
@@ -136,5 +130,3 @@ def test_report_has_the_evaluations_of_each_trial(folder: Path):
     assert text.count("<h3>Evaluations</h3>") == 1
     assert "&lt;accuracy&gt;</th>" in text
     assert "<td>60</td><td>1:10</td><td>0.75</td>" in text
-    (summary,) = [json.loads((folder / "summary.json").read_text("utf-8"))]
-    assert summary["arms"][0]["evaluations"][0]["metrics"] == {"<accuracy>": 0.75}

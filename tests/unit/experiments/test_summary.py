@@ -7,10 +7,14 @@ from dataclasses import replace
 import pytest
 
 from heterotrain.contract import EvaluationRecord
-from heterotrain_operator.experiments.figures.ceiling import MeasuredCeiling, ceiling_of
-from heterotrain_operator.experiments.figures.history import Target, TrialHistory
-from heterotrain_operator.experiments.figures.limits import LimitChange
-from heterotrain_operator.experiments.figures.profile import AllReduce, allreduce_of, profile_of
+from heterotrain_operator.experiments.figures.ceiling import (
+    AllReduce,
+    MeasuredCeiling,
+    allreduce_of,
+    ceiling_of,
+    profile_of,
+)
+from heterotrain_operator.experiments.figures.history import LimitChange, Target, TrialHistory
 from heterotrain_operator.experiments.figures.steps import Step
 from heterotrain_operator.experiments.figures.summary import Summary, summarize
 from heterotrain_operator.experiments.figures.trial_summary import summarize_trial
@@ -71,12 +75,9 @@ def test_worker_in_numbers():
     assert slow.wait_share == 0.5
 
 
-def test_final_loss_is_the_mean_of_the_last_ten_steps():
+def test_final_loss_is_the_mean_of_the_last_ten_steps_and_a_target_is_timed():
     steps = joined(history(5, (32, 32), (1, 1), loss=9.0), history(10, (32, 32), (1, 1), first=5, loss=2.0))
     assert summarize_trial(trial("Uniform", steps), NAMES, ()).final_loss == pytest.approx(2.0)
-
-
-def test_seconds_to_target_are_in_the_summary():
     found = summarize_trial(adjusted_trial(), NAMES, (), Target(value=0.5, every_steps=5))
     assert found.target_seconds == 29.0  # steps 10 to 14
 
@@ -137,13 +138,6 @@ def test_profile_pools_before_and_after():
     assert profile.warnings == ()
 
 
-def test_profile_says_when_the_machine_changed():
-    profile = profile_of(NAMES, profile_steps().steps, profile_steps(scale=1.3).steps, adjusted_trial().steps)
-    assert [warning.split(";")[0] for warning in profile.warnings] == [
-        f"{name}: own time changed by +30% from before to after the trials" for name in NAMES
-    ]
-
-
 def of_half_the_samples(steps: Sequence[Step]) -> tuple[Step, ...]:
     """The same steps of a job whose data set has half as many samples as the global batch: none is fuller."""
     return tuple(
@@ -163,40 +157,36 @@ def test_steps_of_a_data_set_smaller_than_the_global_batch_are_profiled_and_held
     assert found.ceiling_fraction_all == pytest.approx(18 * 0.9 / 31.5)  # without the marked step
 
 
-def test_profile_says_when_it_has_too_few_sizes():
+def test_profile_says_when_the_machine_changed_or_it_has_too_few_sizes_or_none():
+    profile = profile_of(NAMES, profile_steps().steps, profile_steps(scale=1.3).steps, adjusted_trial().steps)
+    assert [warning.split(";")[0] for warning in profile.warnings] == [
+        f"{name}: own time changed by +30% from before to after the trials" for name in NAMES
+    ]
     few = joined(history(5, (16, 8), (0.16, 0.24)), history(5, (32, 16), (0.32, 0.48), first=5))
     profile = profile_of(NAMES, few, (), adjusted_trial().steps)
     assert profile.warnings[0].startswith(f"{FAST}: profiled at 2 batch sizes, fewer than 4")
-
-
-def test_unmeasured_worker_makes_no_profile():
     with pytest.raises(ValueError, match=f"no step of {FAST}, {SLOW} was fit"):
         profile_of(NAMES, (), (), adjusted_trial().steps)
 
 
-def test_all_reduce_is_taken_from_balanced_steps():
-    unbalanced = history(10, (32, 32), (0.1, 1.0), allreduce=9.0)
-    steps = joined(unbalanced, history(3, (48, 16), (0.5, 0.48), first=10, allreduce=0.2))
-    assert allreduce_of(steps) == AllReduce(pytest.approx(0.2), 3, balanced=True)
+@pytest.mark.parametrize(
+    ("unfit", "own", "count", "is_balanced"), [(10, (0.5, 0.48), 3, True), (8, (0.5, 0.7), 2, False)]
+)
+def test_all_reduce_is_taken_from_balanced_steps_or_else_from_the_best_fifth(
+    unfit: int, own: tuple[float, float], count: int, is_balanced: bool
+):
+    poor = history(unfit, (32, 32), (0.1, 1.0), allreduce=9.0)
+    steps = joined(poor, history(count, (48, 16), own, first=unfit, allreduce=0.2))
+    assert allreduce_of(steps) == AllReduce(pytest.approx(0.2), count, balanced=is_balanced)
 
 
-def test_all_reduce_is_taken_from_the_best_fifth_if_no_step_is_balanced():
-    poor = history(8, (32, 32), (0.1, 1.0), allreduce=9.0)
-    steps = joined(poor, history(2, (48, 16), (0.5, 0.7), first=8, allreduce=0.2))
-    assert allreduce_of(steps) == AllReduce(pytest.approx(0.2), 2, balanced=False)
-
-
-def test_ceiling_is_the_oracles_split_and_the_all_reduce():
+@pytest.mark.parametrize(("fast", "batches"), [((1, 64), (48, 16)), ((1, 40), (40, 24))])
+def test_ceiling_is_the_oracles_split_within_bounds_and_the_all_reduce(fast: tuple[int, int], batches: tuple[int, int]):
     profile = profile_of(NAMES, profile_steps().steps, (), adjusted_trial().steps)
-    ceiling = ceiling_of(profile, 64, BOUNDS)
-    assert ceiling.batches == {FAST: 48, SLOW: 16}  # 10 ms against 30 ms a sample: 3 to 1, both 0.48 s
-    assert ceiling.own_seconds == pytest.approx(0.48)
-    assert ceiling.iteration_seconds == pytest.approx(0.48 + 0.5)
-
-
-def test_ceiling_keeps_the_bounds():
-    profile = profile_of(NAMES, profile_steps().steps, (), adjusted_trial().steps)
-    assert ceiling_of(profile, 64, {FAST: (1, 40), SLOW: (1, 64)}).batches == {FAST: 40, SLOW: 24}
+    ceiling = ceiling_of(profile, 64, {FAST: fast, SLOW: (1, 64)})
+    assert tuple(ceiling.batches.values()) == batches  # 10 ms against 30 ms a sample: 3 to 1, both 0.48 s
+    assert ceiling.own_seconds == pytest.approx(max(0.01 * batches[0], 0.03 * batches[1]))
+    assert ceiling.iteration_seconds == pytest.approx(ceiling.own_seconds + 0.5)
 
 
 def whole(*trials: TrialHistory, profiled: tuple[TrialHistory, ...] = ()) -> Summary:
@@ -225,33 +215,21 @@ def test_whole_run_against_the_ceiling():
     assert found.phase == "Succeeded"
 
 
-def test_speedup_is_the_ratio_of_rates_and_of_iterations():
+def test_speedup_is_the_ratio_of_rates_and_of_iterations_and_over_rounds_their_median():
     (found,) = whole(adjusted_trial(), uniform_trial()).speedup
     assert (found.policy, found.over, found.rounds) == ("Optimal", "Uniform", 1)
     assert found.samples_per_second is not None
     assert found.samples_per_second.median == pytest.approx((19 * 64 / 34.0) / (64 / 2.5))
-    assert found.iteration is not None
-    assert found.iteration.median == pytest.approx(2.5)
-
-
-def test_speedup_over_rounds_is_the_median_with_its_spread():
     slower = trial("Uniform", joined(history(20, (32, 32), (0.32, 3.5))), 2)
     (found,) = whole(adjusted_trial(), uniform_trial(), adjusted_trial(number=2), slower).speedup
-    assert found.rounds == 2
     assert found.iteration is not None
-    assert (found.iteration.least, found.iteration.median, found.iteration.greatest) == (
-        pytest.approx(2.5),
-        pytest.approx(3.25),
-        pytest.approx(4.0),
-    )
+    spread = (found.iteration.least, found.iteration.median, found.iteration.greatest)
+    assert (found.rounds, *spread) == (2, pytest.approx(2.5), pytest.approx(3.25), pytest.approx(4.0))
 
 
-def test_failed_trial_fails_the_run():
+def test_failed_trial_fails_the_run_and_a_profile_without_figures_gives_a_reason_instead_of_a_ceiling():
     found = whole(adjusted_trial(), TrialHistory("Uniform", 1, (), 0, "Failed", "job-slow-0 exited with 1"))
     assert (found.phase, found.message) == ("Failed", "job-slow-0 exited with 1")
-
-
-def test_profile_without_figures_gives_no_ceiling_but_a_reason():
     found = whole(adjusted_trial(), profiled=(trial("Profile", (), 0, "Running"),))
     assert found.profile is None
     assert found.warnings[0].startswith("no ceiling: no step of job-fast-0, job-slow-0 was fit")
@@ -259,22 +237,9 @@ def test_profile_without_figures_gives_no_ceiling_but_a_reason():
 
 def test_json_has_the_promised_fields_and_only_numbers_that_json_knows():
     document = whole(adjusted_trial(), profiled=(profile_steps(), profile_steps())).to_json()
-    text = json.dumps(document, allow_nan=False)
-    (found,) = json.loads(text)["arms"]
-    assert {
-        "policy",
-        "round",
-        "steps",
-        "samples",
-        "seconds",
-        "samples_per_second",
-        "final_loss",
-        "target_seconds",
-        "adjustments",
-        "ceiling_fraction",
-        "ceiling_fraction_all",
-        "worker",
-    } <= found.keys()
+    (found,) = json.loads(json.dumps(document, allow_nan=False))["arms"]
+    promised = "policy round steps samples seconds samples_per_second final_loss target_seconds adjustments"
+    assert {*promised.split(), "ceiling_fraction", "ceiling_fraction_all", "worker"} <= found.keys()
     assert {"name", "batch", "own_seconds", "wait_seconds"} <= found["worker"][0].keys()
     points = document["profile"]["workers"][0]["points"]
     assert {"batch", "own_seconds", "spread_seconds", "steps"} <= points[0].keys()

@@ -1,40 +1,63 @@
-"""Which trials are run, what is profiled, and whom a failure is blamed on."""
+"""Which trials are run, what is profiled and kept, how they are stopped, and whom a failure is blamed on."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
 
 from heterotrain_operator.api import load_manifest, to_core
+from heterotrain_operator.cli.local.chaos import PlannedFault, random_faults
 from heterotrain_operator.core.model import Group, Job, Seen
+from heterotrain_operator.experiments import checkpoints
 from heterotrain_operator.experiments.figures.history import TrialHistory
+from heterotrain_operator.experiments.progress import Pace, committed_steps, reached_steps
+from heterotrain_operator.experiments.trials.faults import FAULTS
+from heterotrain_operator.experiments.trials.observer import entry_of
 from heterotrain_operator.experiments.trials.profiling import endless, measured
-from heterotrain_operator.experiments.trials.result import TrialResult, failing_worker, least_batches
-from heterotrain_operator.experiments.trials.trial import Trial, trials_of
-from heterotrain_operator.experiments.trials.workers import bounds_of, worker_names
+from heterotrain_operator.experiments.trials.stop import Insisted, Interrupted, StopSignals
+from heterotrain_operator.experiments.trials.trial import (
+    Trial,
+    TrialResult,
+    bounds_of,
+    failing_worker,
+    least_batches,
+    trials_of,
+    worker_names,
+)
 from unit.cli.commands import manifest, write_manifest
 from unit.experiments.observed import JOB as TWO
-from unit.experiments.observed import MOVED, QUIET, seen
+from unit.experiments.observed import MOVED, QUIET, ended, seen
+
+WORKERS = ("job-a-0", "job-a-1", "job-b-0")
 
 
-def test_order_of_trials_is_reversed_between_rounds():
-    slugs = [trial.slug for trial in trials_of(("Optimal", "Uniform", "Static"), 2, profile=True)]
-    assert slugs == [
-        "profile-0",
-        "optimal-1",
-        "uniform-1",
-        "static-1",
-        "static-2",
-        "uniform-2",
-        "optimal-2",
-        "profile-1",
-    ]
-
-
-def test_single_trial_needs_no_profile():
-    assert [trial.slug for trial in trials_of(("Optimal",), 1, profile=False)] == ["optimal-1"]
+@pytest.mark.parametrize(
+    ("policies", "rounds", "profile", "levels", "slugs"),
+    [
+        (("Optimal",), 1, False, 1, ["optimal-1"]),
+        (
+            ("Optimal", "Uniform", "Static"),
+            2,
+            True,
+            1,
+            ["profile-0", "optimal-1", "uniform-1", "static-1", "static-2", "uniform-2", "optimal-2", "profile-1"],
+        ),
+        (
+            ("Optimal",),
+            1,
+            True,
+            2,
+            ["profile-0", "profile-0-limits-1", "optimal-1", "profile-1-limits-1", "profile-1"],
+        ),
+    ],
+)
+def test_order_of_trials_is_reversed_between_rounds_and_every_level_is_profiled_before_and_after(
+    policies: tuple[str, ...], rounds: int, profile: bool, levels: int, *, slugs: list[str]
+) -> None:
+    assert [trial.slug for trial in trials_of(policies, rounds, profile, levels)] == slugs
 
 
 def test_workers_and_bounds_follow_the_groups():
@@ -61,12 +84,9 @@ def test_profile_has_no_target_and_shows_scripts_the_jobs_own_end(tmp_path: Path
     assert to_core(job).global_batch == 32
 
 
-def test_profile_ends_once_the_policy_has_nothing_more_to_try():
+def test_profile_ends_once_the_policy_has_nothing_more_to_try_and_everybody_is_measured():
     assert measured(TWO)(seen(40), QUIET)
     assert not measured(TWO)(seen(40), MOVED)
-
-
-def test_profile_goes_on_until_everybody_is_measured():
     assert not measured(Job("digits", TWO.groups, 96, interval=11))(seen(40), QUIET)
 
 
@@ -88,16 +108,85 @@ def test_profile_does_not_wait_for_ever_for_steps_that_nothing_measures(caplog: 
 
 
 @pytest.mark.parametrize(
-    ("message", "worker"),
+    ("message", "failed", "worker"),
     [
-        ("job-a-10 failed (exit code 1)", "job-a-10"),
-        ("job-a-1: out of memory; then job-a-10 lost it", "job-a-1"),
-        ("all workers failed alike", "job-a-10"),
+        ("job-a-10 failed (exit code 1)", ["job-a-10", "job-a-1"], "job-a-10"),
+        ("job-a-1: out of memory; then job-a-10 lost it", ["job-a-10", "job-a-1"], "job-a-1"),
+        ("all workers failed alike", ["job-a-10", "job-a-1"], "job-a-10"),
+        ("did not start in time", [], None),
     ],
 )
-def test_the_worker_to_blame_is_the_one_that_the_message_names(message: str, worker: str) -> None:
-    assert failing_worker(message, ["job-a-10", "job-a-1"]) == worker
+def test_the_worker_to_blame_is_the_one_that_the_message_names(
+    message: str, failed: list[str], worker: str | None
+) -> None:
+    assert failing_worker(message, failed) == worker
 
 
-def test_nobody_is_to_blame_where_nobody_failed() -> None:
-    assert failing_worker("did not start in time", []) is None
+def test_decision_is_kept_with_its_reason_and_a_quiet_one_is_not() -> None:
+    assert entry_of(1.0, 5, QUIET) is None
+    entry = entry_of(2.5, 40, MOVED)
+    assert entry is not None
+    assert (entry.seconds, entry.step, entry.version, entry.batches) == (2.5, 40, 3, (80, 16))
+    assert entry.events[0].message == "moving 8 samples to large"
+
+
+def test_pace_is_measured_over_the_last_seconds_and_begins_again_after_a_restart() -> None:
+    pace = Pace()
+    assert pace.steps_per_second is None
+    for second in range(60):
+        pace.note(float(second), second if second < 30 else 30 + (second - 30) * 5)
+    assert pace.steps_per_second == pytest.approx(5.0)
+    pace.note(60.0, 100)
+    assert pace.steps_per_second is None
+
+
+@pytest.mark.parametrize(("now", "committed", "reached"), [(Seen(), 0, 0), (seen(391), 391, 391), (ended(400), 0, 400)])
+def test_steps_of_workers_that_ended_are_those_of_their_last_words(now: Seen, committed: int, reached: int) -> None:
+    assert (committed_steps(now), reached_steps(now)) == (committed, reached)
+
+
+def test_first_signal_asks_and_second_insists_whenever_it_came() -> None:
+    stop = StopSignals()
+    stop.check()
+    stop.handle(15)
+    with pytest.raises(Interrupted) as asked:
+        stop.check()
+    assert asked.value.exit_code == 143
+    with pytest.raises(Insisted), stop.insistable():
+        stop.handle(15)
+    with pytest.raises(Insisted) as insisted, stop.insistable():
+        pytest.fail("was let in")
+    assert insisted.value.exit_code == 143
+
+
+def test_checkpoints_are_moved_aside_not_removed(tmp_path: Path) -> None:
+    for step in (100, 200):
+        (tmp_path / f"step-{step:010d}.pt").touch()
+    (tmp_path / ".step-0000000300.pt.partial").touch()
+    assert checkpoints.newest_step(tmp_path) == 200
+    aside = checkpoints.set_aside(tmp_path)
+    assert checkpoints.newest_step(tmp_path) is None
+    assert list(checkpoints.steps_in(aside)) == [100, 200]
+
+
+def drawn(seed: int, count: int = 200) -> list[PlannedFault]:
+    return list(islice(random_faults(seed, WORKERS, FAULTS, 10.0), count))
+
+
+def test_same_seed_means_the_same_faults() -> None:
+    assert drawn(7) != drawn(8)
+    # Fixed for all versions of Python, so that what failed once can be run again.
+    assert [(round(each.at, 2), each.fault, each.worker) for each in drawn(7, 3)] == [
+        (8.24, "stop", "job-a-1"),
+        (13.96, "starve", "job-a-1"),
+        (19.54, "starve", "job-a-0"),
+    ]
+
+
+def test_every_worker_gets_every_fault_and_gaps_are_near_what_was_asked_for() -> None:
+    faults = drawn(1)
+    assert {(each.fault, each.worker) for each in faults} == {(fault, worker) for fault in FAULTS for worker in WORKERS}
+    gaps = [other.at - one.at for one, other in pairwise(faults)]
+    assert min(gaps) >= 5.0
+    assert max(gaps) <= 15.0
+    assert 9.0 < sum(gaps) / len(gaps) < 11.0

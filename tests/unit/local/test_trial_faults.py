@@ -9,9 +9,8 @@ import pytest
 from heterotrain_operator.api import to_core
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.core.model import Seen
-from heterotrain_operator.experiments.figures.faults import FaultRecord
-from heterotrain_operator.experiments.trials.faults import TrialFaults
-from heterotrain_operator.experiments.trials.growth import MOST_ADDED
+from heterotrain_operator.experiments.figures.history import FaultRecord
+from heterotrain_operator.experiments.trials.faults import MOST_ADDED, TrialFaults
 from unit.local.small_jobs import SLEEP, eventually, make_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("nothing_stays_behind")]

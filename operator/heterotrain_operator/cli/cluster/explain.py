@@ -14,11 +14,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from heterotrain_operator.cli.cluster.evidence import Evidence, ReportedEvent, evidence_of
+from heterotrain_operator.cli.cluster.evidence import Evidence, ReportedEvent, evidence_of, passages, replacements
 from heterotrain_operator.cli.cluster.job_state import WorkerState
-from heterotrain_operator.cli.cluster.job_tables import UNSEEN, columns, remarks, show, since, state
 from heterotrain_operator.cli.cluster.outlook_view import outlook_of, section
-from heterotrain_operator.cli.cluster.stories import passages, replacements
+from heterotrain_operator.cli.cluster.status import UNSEEN, columns, remarks, show, since, state
 from heterotrain_operator.experiments import wording
 
 if TYPE_CHECKING:
@@ -43,11 +42,11 @@ BALANCING = (
 
 def explain(reader: Reader, name: str, console: Console, now: datetime) -> int:
     """Print why the batches of a job are as they are, and return the exit code. Raises ReadingError in its kinds."""
-    show(console, explanation(evidence_of(reader, name), now))
+    show(console, explanation(evidence_of(reader, name), now, console.width))
     return 0
 
 
-def explanation(evidence: Evidence, now: datetime) -> RenderableType:
+def explanation(evidence: Evidence, now: datetime, width: int) -> RenderableType:
     """The explanation as it is printed: what is, why, what is known of each worker, what comes, and how it came."""
     job = evidence.job
     parts: list[RenderableType] = [_heading(evidence)]
@@ -59,7 +58,7 @@ def explanation(evidence: Evidence, now: datetime) -> RenderableType:
     parts += section("Why the batches are as they are", _why(evidence, now))
     if job.reason:
         parts += section("The operator's latest decision", [job.reason])
-    parts += outlook_of(evidence, now)
+    parts += outlook_of(evidence, now, width)
     slowed = [f"{worker.name}: {_slowed(worker)}" for worker in job.workers if worker.slowed_by]
     if slowed:
         parts += section("What slows workers", slowed, "yellow")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from heterotrain_operator.cli.exit_codes import BAD_INPUT, FAILED, SUCCEEDED
+from heterotrain_operator.cli import BAD_INPUT, FAILED, SUCCEEDED
 from heterotrain_operator.clusters.kube.reading_errors import NoLogError, WorkerNotFoundError
 from heterotrain_operator.experiments import runs
 

@@ -6,20 +6,23 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from heterotrain_operator.cli.cluster.evidence import Evidence
-from heterotrain_operator.cli.fitting import Cell, Column, FittedTable
+from heterotrain_operator.cli.terminal import fitted
 from heterotrain_operator.core.batching.bounds import why_no_fewer
 from heterotrain_operator.core.batching.quorum import why_left_out
 from heterotrain_operator.core.outlook import Outlook, WorkerOutlook, outlook
 from heterotrain_operator.core.prediction.memory_model import why_no_more
+from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.allocation import Line
 from heterotrain_operator.core.state import Memory
 from heterotrain_operator.experiments import wording
+from heterotrain_operator.experiments.report.value import Column
 
 
-def outlook_of(evidence: Evidence, now: datetime) -> list[RenderableType]:
+def outlook_of(evidence: Evidence, now: datetime, width: int) -> list[RenderableType]:
     """The sections on the workers, the next decision and the best split; empty without a valid job and a plan."""
     job, plan = evidence.core, evidence.plan
     if job is None or plan is None:
@@ -35,7 +38,7 @@ def outlook_of(evidence: Evidence, now: datetime) -> list[RenderableType]:
         return section("What would be decided now", [str(error)])
     limits = {worker.name: worker.cpu_limit for worker in evidence.job.workers}
     parts: list[RenderableType] = [Text(), Text("What is known of the workers", style="bold")]
-    parts.append(_workers_table(ahead, limits))
+    parts.append(_workers_table(ahead, limits, width))
     if any(worker.reported for worker in ahead.workers):
         note = "Own times are those of the status: of two digits, and with the noise that steps usually have."
         parts.append(Text(note, style="dim"))
@@ -63,52 +66,32 @@ def _why_these_bounds(ahead: Outlook) -> list[RenderableType]:
     return parts
 
 
-WORKER_COLUMNS = (
-    Column("WORKER", name=True),
-    Column("BATCH"),
-    Column("BOUNDS", rank=5),
-    Column("CPU", rank=4),
-    Column("OWN TIME", rank=1),
-    Column("SAMPLES/S", rank=3),
-    Column("FITTED OWN TIME", rank=2, left=True),
-    Column("NEXT"),
-    Column("BEST"),
-)
-
-
-def _workers_table(ahead: Outlook, limits: Mapping[str, float | None]) -> FittedTable:
-    rows: list[dict[str, Cell]] = []
-    for worker in ahead.workers:
-        seat = worker.seat
-        limit = limits.get(seat.name) or seat.memory.step_time.cpu_limit or seat.group.cpu_limit
-        row: dict[str, Cell] = {
-            "WORKER": seat.name,
-            "BATCH": str(seat.batch),
-            "BOUNDS": f"{seat.bounds[0]}-{seat.bounds[1]}",
-            "CPU": wording.UNKNOWN if limit is None else f"{limit:g}",
-            "OWN TIME": _own_time(worker),
-            "SAMPLES/S": wording.rate(worker.samples_per_second),
-            "FITTED OWN TIME": _fitted(worker.line),
-            "NEXT": str(worker.proposed),
-            "BEST": wording.UNKNOWN if worker.best is None else str(worker.best),
-        }
-        rows.append(row)
-    changes = ahead.proposal.batches is not None
-    return FittedTable([column for column in WORKER_COLUMNS if changes or column.cell != "NEXT"], rows)
-
-
-def _own_time(worker: WorkerOutlook) -> str:
-    estimate = worker.seat.estimate
-    if estimate is None:
-        return wording.UNKNOWN
+def _own_time(estimate: Estimate) -> str:
     return f"{wording.seconds(estimate.mean_seconds)} ± {wording.percent(estimate.relative_error)}"
 
 
-def _fitted(line: Line | None) -> str:
-    if line is None:
-        return wording.UNKNOWN
+def _fitted(line: Line) -> str:
     fixed = "" if line.fixed_seconds == 0 else f"{wording.seconds(line.fixed_seconds)} + "
     return f"{fixed}{wording.seconds(line.seconds_per_sample)} a sample"
+
+
+def _workers_table(ahead: Outlook, limits: Mapping[str, float | None], width: int) -> Table:
+    def limit(worker: WorkerOutlook) -> float | None:
+        seat = worker.seat
+        return limits.get(seat.name) or seat.memory.step_time.cpu_limit or seat.group.cpu_limit
+
+    columns = [
+        Column("WORKER", lambda worker: worker.seat.name, name=True),
+        Column("BATCH", lambda worker: worker.seat.batch),
+        Column("BOUNDS", lambda worker: f"{worker.seat.bounds[0]}-{worker.seat.bounds[1]}", rank=5),
+        Column("CPU", limit, "{:g}".format, rank=4),
+        Column("OWN TIME", lambda worker: worker.seat.estimate, _own_time, rank=1),
+        Column("SAMPLES/S", lambda worker: worker.samples_per_second, wording.rate, rank=3),
+        Column("FITTED OWN TIME", lambda worker: worker.line, _fitted, rank=2, left=True),
+    ]
+    if ahead.proposal.batches is not None:
+        columns.append(Column("NEXT", lambda worker: worker.proposed))
+    return fitted([*columns, Column("BEST", lambda worker: worker.best)], ahead.workers, width, box=None)
 
 
 def _proposal(evidence: Evidence, ahead: Outlook) -> str:

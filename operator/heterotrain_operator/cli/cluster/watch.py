@@ -3,22 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from heterotrain_operator.cli.cluster.display import Display
+from heterotrain_operator.cli import FAILED, SUCCEEDED
 from heterotrain_operator.cli.cluster.job_state import JobState, read_job
-from heterotrain_operator.cli.exit_codes import FAILED, SUCCEEDED
+from heterotrain_operator.cli.cluster.status import UNSEEN, job_view, remarks, shown, steps
+from heterotrain_operator.cli.terminal import LiveView
 from heterotrain_operator.clusters.kube.reading_errors import ExpiredError, UnreachableError
 from heterotrain_operator.experiments import wording
 
 if TYPE_CHECKING:
     from heterotrain_operator.clusters.kube.reading import Reader
 
-RETRY_SECONDS = 2.0
 
+class Display(LiveView):
+    """What the user sees of a watched job; the last table stays."""
+
+    def __init__(self, console: Console, now: Callable[[], datetime]) -> None:
+        super().__init__(console, transient=False)
+        self._now = now
+        self._line = ""
+        self._reason = ""
+
+    def show(self, job: JobState) -> None:
+        """The job as it is now."""
+        now = self._now()
+        if self.is_live:
+            self.draw(job_view(job, now, width=self.console.width))
+            return
+        line = "; ".join([one_line(job), *remarks(job)])
+        reason = job.reason if job.reason != self._reason else ""
+        if line != self._line or reason:
+            why = f": {reason}" if reason else ""
+            self.say(f"{now:%H:%M:%S} {line}{why}")
+            self._line, self._reason = line, job.reason
+
+
+def one_line(job: JobState) -> str:
+    """The state of a job in one line, without its reason."""
+    parts = [f"{job.name}: {job.phase or UNSEEN}"]
+    if job.ready:
+        parts.append(f"{job.ready} workers")
+    if job.step is not None:
+        parts.append(f"step {steps(job)}")
+    if job.evaluated is not None:
+        parts.append(wording.evaluated(job.evaluated))
+    if job.plan_version is not None:
+        parts.append(f"plan {job.plan_version}")
+    if any(worker.batch is not None for worker in job.workers):
+        parts.append("batches " + wording.listed(shown(worker.batch) for worker in job.workers))
+    if any(worker.own_seconds is not None for worker in job.workers):
+        parts.append("own time " + wording.listed(wording.seconds(worker.own_seconds) for worker in job.workers))
+    return ", ".join(parts)
+
+
+RETRY_SECONDS = 2.0
 
 GIVE_UP_SECONDS = 300.0
 """An API server may be unreachable for a while, in which the job goes on training."""
@@ -43,14 +86,14 @@ def watch(
     """
     job: JobState | None = None
     with Display(console, now) as display:
-        for document in follow(reader, name, clock=clock, pause=pause, say=display.say):
+        for document in follow(reader, name, clock=clock, pause=pause, say=lambda text: display.say(text, "yellow")):
             if document is None:
                 break
             job = read_job(document)
             display.show(job)
             if job.ended:
                 return SUCCEEDED if job.phase == "Succeeded" else FAILED
-        display.say(f"{name} was deleted")
+        display.say(f"{name} was deleted", "yellow")
     return FAILED
 
 
@@ -65,64 +108,60 @@ def follow(
     """The job as it is now and after every change of it; None, at last, once it was deleted.
 
     A watch that ends or breaks is taken up where it was. Where the cluster has forgotten that moment, the job is
-    looked at again: what it is now matters, not how it came about.
+    looked at again: what it is now matters, not how it came about. Raises JobNotFoundError if there is no such job.
     """
-    silence = Silence(clock, say)
-    watched = Watched(reader, name, silence)
-    yield watched.first()
+    look = reader.look(name)
+    if look.job is None:
+        raise reader.not_found(name)
+    yield look.job
+    watched = _Watched(reader, name, look.job["metadata"].get("uid"), look.version)
     while True:
-        silence.begin()
+        asked = clock()
         try:
             for document in watched.changes():
                 yield document
                 if document is None:
                     return
-            silence.end()
+            watched.silent_since = None
             # A server that ends every watch at once must not be flooded with requests.
-            if silence.seconds_since_begin < RETRY_SECONDS:
+            if clock() - asked < RETRY_SECONDS:
                 pause(RETRY_SECONDS)
         except ExpiredError:
-            watched.forget_position()
+            watched.version = None
         except UnreachableError as error:
-            silence.note(error)
+            if watched.silent_since is None:
+                watched.silent_since = asked
+                say(f"{error}; trying again for {wording.age(GIVE_UP_SECONDS)}")
+            elif asked - watched.silent_since >= GIVE_UP_SECONDS:
+                raise
             pause(RETRY_SECONDS)
 
 
-class Watched:
-    """One job on a cluster, and the position in its history up to which it was seen."""
+@dataclass(slots=True)
+class _Watched:
+    """One job on a cluster, the version up to which it was seen (None: the cluster has forgotten that), and since when
+    the cluster has not answered.
+    """
 
-    def __init__(self, reader: Reader, name: str, silence: Silence) -> None:
-        self._reader = reader
-        self._name = name
-        self._silence = silence
-        self._uid: str | None = None
-        self._version: str | None = None
-
-    def first(self) -> Document:
-        """The job as it is now. Raises JobNotFoundError if there is none."""
-        look = self._reader.look(self._name)
-        if look.job is None:
-            raise self._reader.not_found(self._name)
-        self._uid, self._version = look.job["metadata"].get("uid"), look.version
-        return look.job
-
-    def forget_position(self) -> None:
-        """The cluster has forgotten the position: `changes` begins with the job as it is then."""
-        self._version = None
+    reader: Reader
+    name: str
+    uid: str | None
+    version: str | None
+    silent_since: float | None = None
 
     def changes(self) -> Iterator[Document | None]:
-        """The job after every change, until the server ends the watch; None, at last, once it was deleted."""
-        if self._version is None:
-            look = self._reader.look(self._name)
+        """The job after every change, until the server ends the watch; None, at last, once it was deleted. Begins with
+        the job as it is then, if its version was forgotten.
+        """
+        if self.version is None:
+            look = self.reader.look(self.name)
             if self._is_gone(look.job):
                 yield None
                 return
-            self._version = look.version
-            self._silence.end()
+            self.version, self.silent_since = look.version, None
             yield look.job
-        for change in self._reader.changes(self._name, self._version):
-            self._version = change.version
-            self._silence.end()
+        for change in self.reader.changes(self.name, self.version):
+            self.version, self.silent_since = change.version, None
             if change.job is None:
                 continue
             if change.deleted or self._is_gone(change.job):
@@ -131,35 +170,4 @@ class Watched:
             yield change.job
 
     def _is_gone(self, job: Document | None) -> bool:
-        return job is None or job["metadata"].get("uid") != self._uid
-
-
-class Silence:
-    """For how long a cluster has not answered. `clock` is monotonic, in seconds."""
-
-    def __init__(self, clock: Callable[[], float], say: Callable[[str], None]) -> None:
-        self._clock = clock
-        self._say = say
-        self._began = 0.0
-        self._since: float | None = None
-
-    def begin(self) -> None:
-        """The cluster is asked."""
-        self._began = self._clock()
-
-    @property
-    def seconds_since_begin(self) -> float:
-        """Seconds since the cluster was asked."""
-        return self._clock() - self._began
-
-    def end(self) -> None:
-        """The cluster has answered."""
-        self._since = None
-
-    def note(self, error: UnreachableError) -> None:
-        """The cluster has not answered. Raises the error once that was so for GIVE_UP_SECONDS."""
-        if self._since is None:
-            self._since = self._began
-            self._say(f"{error}; trying again for {wording.age(GIVE_UP_SECONDS)}")
-        elif self._began - self._since >= GIVE_UP_SECONDS:
-            raise error
+        return job is None or job["metadata"].get("uid") != self.uid

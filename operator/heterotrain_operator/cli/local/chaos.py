@@ -1,21 +1,47 @@
-"""`heterotrain chaos`: ask a run on this machine to put a fault on one of its workers, or to take one back."""
+"""`heterotrain chaos`: ask a run on this machine to put a fault on one of its workers, or to take one back.
+
+A random schedule of faults is the same for the same seed, workers and options.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import random
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heterotrain_operator.cli.exit_codes import BAD_INPUT, FAILED, SUCCEEDED
+from heterotrain_operator.cli import BAD_INPUT, FAILED, SUCCEEDED
 from heterotrain_operator.experiments import runs
 from heterotrain_operator.experiments.control import SOCKET, ControlError, NotRunningError, ask, is_running
-from heterotrain_operator.experiments.schedules.random_faults import PlannedFault, random_faults
 from heterotrain_operator.experiments.trials.faults import LASTING, LIST
+
+LEAST_GAP, GREATEST_GAP = 0.5, 1.5
+"""Bounds of the time between two faults, as shares of what was asked for: so that faults hit every part of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFault:
+    """A fault for a worker, `at` so many seconds after the schedule began."""
+
+    at: float
+    fault: str
+    worker: str
+
+
+def random_faults(seed: int, workers: Sequence[str], faults: Sequence[str], every: float) -> Iterator[PlannedFault]:
+    """Faults without an end, one after about `every` seconds each, the first included."""
+    draws = random.Random(seed)
+    at = 0.0
+    while True:
+        at += every * (LEAST_GAP + (GREATEST_GAP - LEAST_GAP) * draws.random())
+        yield PlannedFault(at, faults[int(draws.random() * len(faults))], workers[int(draws.random() * len(workers))])
+
 
 LOOK_SECONDS = 0.2
 """How often a schedule of faults looks whether its job has ended."""

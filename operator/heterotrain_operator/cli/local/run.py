@@ -2,41 +2,164 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
+import shlex
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.text import Text
 
-from heterotrain_operator.api import ManifestError, Problem
-from heterotrain_operator.cli.exit_codes import FAILED
-from heterotrain_operator.cli.local.checks import Prepared, prepare
-from heterotrain_operator.cli.local.introduction import introduce
+from heterotrain_operator.api import ManifestError, Problem, to_core
+from heterotrain_operator.cli import FAILED, SUCCEEDED, package_version
+from heterotrain_operator.cli.local.checks import Options, Prepared, prepare
 from heterotrain_operator.cli.local.live import View
-from heterotrain_operator.cli.local.observer import TerminalObserver
-from heterotrain_operator.cli.local.options import Options
-from heterotrain_operator.cli.local.outcome import (
-    exit_code,
-    print_json,
-    print_outcome,
-    print_what_is_kept,
-    write_report,
-)
+from heterotrain_operator.cli.local.script_output import last_lines
+from heterotrain_operator.cli.terminal import messages, print_report, say
+from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
 from heterotrain_operator.clusters.local.limits.detect import detect
-from heterotrain_operator.experiments import runs
+from heterotrain_operator.experiments import checkpoints, runs
 from heterotrain_operator.experiments.control import ControlServer
-from heterotrain_operator.experiments.experiment import placements_of, run_trials, summary_of
-from heterotrain_operator.experiments.folder import cleared
+from heterotrain_operator.experiments.experiment import Experiment, placements_of, run_trials, summary_of
+from heterotrain_operator.experiments.figures.history import WELL
+from heterotrain_operator.experiments.figures.summary import Summary
+from heterotrain_operator.experiments.report.trials import Course, report_of
+from heterotrain_operator.experiments.runs import cleared
+from heterotrain_operator.experiments.trials.runner import INTERRUPTED
 from heterotrain_operator.experiments.trials.stop import StopSignals, stop_signals
+from heterotrain_operator.experiments.trials.trial import FailedWorker, TrialResult, worker_names
+
+_IN_POD = re.compile(r"^spec\.workerGroups\[\d+\]\.template\.(?:spec\.)?")
+
+
+def introduce(view: View, prepared: Prepared, options: Options, mechanism: Mechanism, cpus: Mapping[str, int]) -> None:
+    """Say what will run, under which limits, and where its checkpoints are; move earlier ones aside if asked to."""
+    experiment = prepared.experiment
+    job = experiment.job
+    replicas = job.spec.total_replicas
+    view.say(
+        f"{job.metadata.name}: {replicas} {'worker' if replicas == 1 else 'workers'}, global batch "
+        f"{job.spec.global_batch_size}, policy {experiment.policy}",
+        style="bold",
+    )
+    view.say(f"Limits: {mechanism.describe()}")
+    if cpus:
+        view.say(f"Each worker keeps to one CPU: {', '.join(f'{name} to {cpu}' for name, cpu in cpus.items())}")
+    for change in experiment.schedule.changes:
+        view.say(f"Limits change to {change.label} at {experiment.schedule.unit} {change.at:g}")
+    ignored = ignored_fields(prepared)
+    if ignored:
+        view.say(f"Ignored on this machine: {', '.join(ignored)}")
+    if experiment.trained > 1:
+        view.say("Every trial starts from the beginning; its checkpoints stay in the run's folder")
+        return
+    _introduce_checkpoints(view, experiment, options)
+
+
+def _introduce_checkpoints(view: View, experiment: Experiment, options: Options) -> None:
+    job = experiment.job
+    if experiment.durable is None:
+        where = "in the run's folder" if options.out is not None else "temporary: nothing can be resumed"
+        view.say(f"Checkpoints are {where} (the job has no spec.checkpoint.path)")
+        return
+    claim = job.spec.checkpoint.persistent_volume_claim
+    stands = f", which stands for the claim {claim}" if claim is not None else ""
+    view.say(f"Checkpoints: {experiment.durable}{stands}")
+    if options.fresh and checkpoints.steps_in(experiment.durable):
+        view.say(f"--fresh: earlier checkpoints were moved to {checkpoints.set_aside(experiment.durable)}")
+    if options.resume:
+        saved = checkpoints.newest_step(experiment.durable)
+        view.say(
+            f"Resuming after {saved} steps"
+            if saved is not None
+            else "There is no checkpoint yet: starting from the beginning",
+        )
+
+
+def ignored_fields(prepared: Prepared) -> list[str]:
+    """Fields of the manifest without effect on this machine; fields of pod templates are named once, by their path in
+    the pod."""
+    in_templates = (path for template in prepared.templates.values() for path in template.ignored)
+    paths = list(dict.fromkeys(_IN_POD.sub("", path) for path in in_templates))
+    if prepared.experiment.job.spec.metrics.source != "Pods":
+        paths.append("spec.metrics.source (the workers themselves are asked)")
+    return paths
+
+
+LAST_LINES = 20
+"""Lines of the failing worker's log that are shown at the end of a run."""
+
+
+def print_outcome(console: Console, summary: Summary, failed: FailedWorker | None, *, here: Path, logs: Path) -> None:
+    """Print the tables, why the run failed if it did, and where its logs are."""
+    print_report(console, report_of(summary))
+    if failed is not None:
+        _print_last_lines(console, failed, here)
+    if summary.message:
+        colour = "yellow" if summary.phase == INTERRUPTED else "red"
+        say(console, f"{summary.job} {summary.phase.lower()}: {summary.message}", colour)
+    say(console, f"Logs: {_seen_from(here, logs)}")
+
+
+def print_what_is_kept(
+    console: Console, options: Options, experiment: Experiment, results: Sequence[TrialResult], report: Path | None
+) -> None:
+    """Print where the report is, and how an interrupted run is resumed."""
+    if report is not None:
+        say(console, f"Report: {report}")
+    if results[-1].stopped_by is not None and experiment.durable is not None:
+        say(console, f"Go on with: {shlex.join(options.words_to_resume())}", "yellow")
+
+
+def write_report(
+    folder: Path, options: Options, experiment: Experiment, results: Sequence[TrialResult], summary: Summary
+) -> Path:
+    """Write the report into the folder of `--out`; returns the page's path. Raises OSError."""
+    # Drawing costs a second of imports that a run without a report does not need.
+    from heterotrain_operator.experiments.report.files import write_trials  # noqa: PLC0415
+
+    course = Course(
+        trials=tuple(each for each in results if not each.trial.is_profile),
+        profiles=tuple(each for each in results if each.trial.is_profile),
+        names=worker_names(to_core(experiment.job)),
+        manifest=options.manifest_text(),
+        cpu_cores=machine_cores(),
+        version=package_version(),
+        schedule=options.schedule.read_text(encoding="utf-8") if options.schedule is not None else "",
+    )
+    return write_trials(folder, summary, course)
+
+
+def exit_code(results: Sequence[TrialResult]) -> int:
+    """What the command returns: the signal that stopped it, or whether all trials ended well."""
+    stopped_by = next((result.stopped_by for result in results if result.stopped_by is not None), None)
+    if stopped_by is not None:
+        return stopped_by.exit_code
+    return SUCCEEDED if all(result.history.phase in WELL for result in results) else FAILED
+
+
+def _print_last_lines(console: Console, failed: FailedWorker, here: Path) -> None:
+    """The last lines that the failing worker's script printed, and where all of them are."""
+    lines = last_lines(failed.log, LAST_LINES)
+    place = _seen_from(here, failed.log)
+    say(console, f"The last lines of {failed.name}, all of {place}:" if lines else f"{failed.name} printed nothing")
+    for line in lines:
+        console.print(Text("  ").append_text(Text.from_ansi(line)), soft_wrap=True)
+
+
+def _seen_from(here: Path, path: Path) -> Path:
+    """A path as short as it can be written from the current folder."""
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
 
 logger = logging.getLogger(__name__)
-
-PLAIN_WIDTH = 120
-"""Columns of the tables where standard error is no terminal."""
 
 
 def run(options: Options, here: Path) -> int:
@@ -45,18 +168,24 @@ def run(options: Options, here: Path) -> int:
     Raises ManifestError (nothing was started) with all that is wrong with the input.
     """
     prepared = prepare(options, here)
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        console = Console(stderr=True, width=PLAIN_WIDTH)
-    logging.basicConfig(
-        level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=console, show_path=False)]
-    )
+    console = messages()
+    _show_warnings(console)
     try:
         with stop_signals() as stop:
             return _run(options, prepared, console, stop, here)
     except OSError as error:
-        console.print(f"the run failed: {error}", style="red", markup=False, highlight=False)
+        say(console, f"the run failed: {error}", "red")
         return FAILED
+
+
+def _show_warnings(console: Console) -> None:
+    """Show what the libraries log; a terminal's table stays whole, and elsewhere a record is one line."""
+    if console.is_terminal:
+        handler: logging.Handler = RichHandler(console=console, show_path=False)
+        logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
+    else:
+        form = "[%(asctime)s] %(levelname)-8s %(message)s"
+        logging.basicConfig(level=logging.WARNING, format=form, datefmt="%x %X", stream=sys.stderr)
 
 
 def _run(options: Options, prepared: Prepared, console: Console, stop: StopSignals, here: Path) -> int:
@@ -64,14 +193,14 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
     mechanism = detect()
     with _run_folder(options.out) as folder:
         logs = runs.begin(here, experiment.job.metadata.name, folder if options.out is not None else None)
-        with View(console, time.monotonic) as view, _control(logs) as control:
+        with View(console, time.monotonic, options.logs) as view, _control(logs) as control:
             placements = placements_of(experiment)
             introduce(view, prepared, options, mechanism, placements[0])
             results = run_trials(
                 experiment,
                 folder,
                 mechanism=mechanism,
-                observer=TerminalObserver(view, options.logs),
+                observer=view,
                 stop=stop,
                 placements=placements,
                 logs=logs,
@@ -83,7 +212,8 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
         report = write_report(folder, options, experiment, results, summary) if options.out is not None else None
         print_what_is_kept(console, options, experiment, results, report)
         if options.as_json:
-            print_json(summary)
+            sys.stdout.write(json.dumps(summary.to_json(), indent=2, allow_nan=False) + "\n")
+            sys.stdout.flush()
         return exit_code(results)
 
 

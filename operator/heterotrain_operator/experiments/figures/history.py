@@ -1,13 +1,61 @@
-"""One trial as it happened."""
+"""One trial as it happened: its steps, the CPU limits that changed, and the faults that were put on workers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from heterotrain.contract import TRAINING_LOSS, EvaluationRecord
-from heterotrain_operator.experiments.figures.faults import FaultRecord
-from heterotrain_operator.experiments.figures.limits import LimitChange
 from heterotrain_operator.experiments.figures.steps import Step
+
+Limits = Mapping[str, float | None]
+"""CPU limit of every worker by name, in cores; None: no limit."""
+
+
+Neighbours = Mapping[str, int]
+"""Busy processes inside the limits of workers, by name; those that have none are not named."""
+
+
+DECLARED = "declared"
+"""Label of the limits that the manifest itself states."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Limits of all workers, and their neighbours, that hold for some time; `label` is for people."""
+
+    label: str
+    limits: Limits
+    neighbours: Neighbours = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChange:
+    """CPU limits and neighbours as they were changed at `seconds` (Unix time), when `step` steps were committed;
+    `level` says which of the run's levels holds from then on, `limits` by worker in cores (None: no limit).
+    """
+
+    seconds: float
+    step: int
+    level: int
+    label: str
+    limits: Mapping[str, float | None]
+    neighbours: Neighbours = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRecord:
+    """What was done to a worker at `seconds` (Unix time), when `step` steps were committed: `act` is a fault, such as
+    `stop`, or what takes one back, such as `continue`; `lasts_seconds` is how long a fault is to last, None: until it
+    is taken back.
+    """
+
+    seconds: float
+    step: int
+    worker: str
+    act: str
+    lasts_seconds: float | None = None
+
 
 WELL = ("Succeeded", "Running")
 """Phases in which a trial may end well; a profile is stopped while it runs."""

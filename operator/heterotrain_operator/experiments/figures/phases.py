@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import median
 
 from heterotrain_operator.experiments.figures.ceiling import Ceilings, ceilings_at
-from heterotrain_operator.experiments.figures.limits import LimitChange
+from heterotrain_operator.experiments.figures.history import LimitChange
 from heterotrain_operator.experiments.figures.steps import (
     Step,
     iteration_seconds,

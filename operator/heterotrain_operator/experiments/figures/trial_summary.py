@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from statistics import fmean, median
+from statistics import fmean
 
 from heterotrain.contract import TRAINING_LOSS
 from heterotrain_operator.experiments.figures import phases
-from heterotrain_operator.experiments.figures.ceiling import FAULT_ABOVE, Ceilings, ceilings_at
-from heterotrain_operator.experiments.figures.faults import FaultRecord
-from heterotrain_operator.experiments.figures.history import Target, TrialHistory
-from heterotrain_operator.experiments.figures.limits import DECLARED, LimitChange
+from heterotrain_operator.experiments.figures.ceiling import FAULT_ABOVE, Ceilings
+from heterotrain_operator.experiments.figures.history import DECLARED, FaultRecord, LimitChange, Target, TrialHistory
 from heterotrain_operator.experiments.figures.phases import PhaseSummary
 from heterotrain_operator.experiments.figures.series import last_evaluations
 from heterotrain_operator.experiments.figures.steps import (
     Step,
-    iteration_seconds,
     mean_loss,
     samples_per_second,
     seconds_to_metric,
@@ -121,10 +118,6 @@ def _worker(name: str, steps: Sequence[Step], settled: Sequence[Step]) -> Worker
     )
 
 
-def _global_batch(steps: Sequence[Step]) -> int:
-    return sum(steps[-1].batches.values()) if steps else 0
-
-
 def _fault(trial: TrialHistory, fractions: Sequence[float | None], parts: Sequence[PhaseSummary]) -> str | None:
     """A sentence about the greatest share of a ceiling, of the trial or of its phases, if it is above FAULT_ABOVE."""
     found = [(fraction, "") for fraction in fractions]
@@ -157,12 +150,7 @@ def summarize_trial(
     steps = trial.steps
     parts = phases.split(steps, trial.changes, label=label, level=trial.level)
     last = next((part for part in reversed(parts) if part.steps), parts[0])
-    settled = since_last_adjustment(last.steps)
-    iterations = iteration_seconds(settled)
-    iteration = median(iterations) if iterations else None
-    seconds = steps[-1].seconds - steps[0].seconds if steps else 0.0
-    ceiling = ceilings_at(ceilings, last.level).get(_global_batch(steps))
-    fraction = ceiling.iteration_seconds / iteration if ceiling and iteration else None
+    recent, settled = phases.summarize_phase(last, ceilings), since_last_adjustment(last.steps)
     fraction_all = phases.fraction_of(parts, ceilings)
     by_phase = tuple(phases.summarize_phase(part, ceilings) for part in parts) if trial.changes else ()
     return TrialSummary(
@@ -172,19 +160,19 @@ def summarize_trial(
         message=trial.message,
         steps=len(steps),
         samples=sum(step.samples for step in steps),
-        seconds=seconds,
+        seconds=steps[-1].seconds - steps[0].seconds if steps else 0.0,
         samples_per_second=samples_per_second(steps),
         final_loss=mean_loss(steps, FINAL_LOSS_STEPS),
         target_seconds=_target_seconds(trial, target) if target else None,
         adjustments=trial.adjustments,
         restarts=trial.restarts,
         settled_at_step=settled[0].number if settled else None,
-        iteration_seconds=iteration,
-        global_batch=_global_batch(steps),
-        ceiling_seconds=ceiling.iteration_seconds if ceiling else None,
-        ceiling_fraction=fraction,
+        iteration_seconds=recent.iteration_seconds,
+        global_batch=sum(steps[-1].batches.values()) if steps else 0,
+        ceiling_seconds=recent.ceiling_seconds,
+        ceiling_fraction=recent.ceiling_fraction,
         ceiling_fraction_all=fraction_all,
-        fault=_fault(trial, (fraction, fraction_all), by_phase),
+        fault=_fault(trial, (recent.ceiling_fraction, fraction_all), by_phase),
         worker=tuple(_worker(name, steps, settled) for name in names),
         changes=trial.changes,
         phases=by_phase,

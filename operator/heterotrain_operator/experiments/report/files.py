@@ -1,25 +1,69 @@
-"""Write a report into a folder: series and decisions as JSON lines, pictures, and the page."""
+"""Keep a report in a folder: series, decisions and figures as JSON, the user's files, pictures, and the page."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from heterotrain_operator.experiments.figures.history import TrialHistory
-from heterotrain_operator.experiments.report import plots
-from heterotrain_operator.experiments.report.contents import ReportContents
+from heterotrain_operator.experiments.figures.summary import Summary
+from heterotrain_operator.experiments.report import simulated, trials
+from heterotrain_operator.experiments.report.drawing import png_of
 from heterotrain_operator.experiments.report.page import page
-from heterotrain_operator.experiments.trials.result import TrialResult
+from heterotrain_operator.experiments.report.value import Report
+from heterotrain_operator.experiments.simulations.comparison import Comparison
+from heterotrain_operator.experiments.trials.trial import TrialResult
 
 
-def draw(run: ReportContents) -> dict[str, bytes]:
-    """All pictures, PNG by file name."""
-    pictures = {"loss.png": plots.losses([each.history for each in run.trials])}
-    for each in run.trials:
-        pictures[f"{each.slug}.png"] = plots.batches_and_times(each.history, run.names)
-    if run.summary.profile is not None:
-        pictures["profile.png"] = plots.own_times(run.summary.profile)
-    return pictures
+def write_trials(folder: Path, summary: Summary, course: trials.Course) -> Path:
+    """Write series, decisions, summary, pictures and the page into `folder`; returns the page's path.
+
+    Raises OSError if the folder cannot be written.
+    """
+    for each in (*course.trials, *course.profiles):
+        decisions = "".join(entry.to_json() + "\n" for entry in each.entries)
+        (folder / f"{each.slug}-series.jsonl").write_text(_series(each), encoding="utf-8")
+        (folder / f"{each.slug}-decisions.jsonl").write_text(decisions, encoding="utf-8")
+    _write_json(folder / "summary.json", summary.to_json())
+    (folder / "manifest.yaml").write_text(course.manifest, encoding="utf-8")
+    if course.schedule:
+        (folder / "schedule.yaml").write_text(course.schedule, encoding="utf-8")
+    return _write_page(folder, trials.report_of(summary, course))
+
+
+def write_simulation(folder: Path, found: Comparison, course: simulated.Course) -> Path:
+    """Write figures, pictures, the scenario and the page into `folder`; returns the page's path.
+
+    Raises OSError if the folder cannot be written.
+    """
+    first = {
+        policy: {
+            "seed": result.scenario.seed,
+            "workers": result.workers,
+            "interval_ratios": [round(float(ratio), 6) for ratio in result.interval_ratios],
+            "plans": [asdict(plan) for plan in result.plans],
+            "events": [asdict(happened) for happened in result.events],
+        }
+        for policy, result in course.shown.items()
+    }
+    _write_json(folder / "results.json", {**found.to_json(), "heterotrain": course.version, "first": first})
+    (folder / "scenario.yaml").write_text(course.scenario, encoding="utf-8")
+    return _write_page(folder, simulated.report_of(found, course))
+
+
+def _write_json(path: Path, document: dict[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _write_page(folder: Path, report: Report) -> Path:
+    pictures = {plot.name: png_of(plot) for plot in report.plots()}
+    for name, png in pictures.items():
+        (folder / name).write_bytes(png)
+    path = folder / "report.html"
+    path.write_text(page(report, pictures), encoding="utf-8")
+    return path
 
 
 def _series(trial: TrialResult) -> str:
@@ -42,25 +86,3 @@ def _limit(trial: TrialHistory, worker: str, seconds: float) -> dict[str, float 
     """The limit since the last change; empty before the first one, when the manifest's limit holds."""
     limits = next((change.limits for change in reversed(trial.changes) if change.seconds <= seconds), None)
     return {} if limits is None else {"cpuLimit": limits[worker]}
-
-
-def write(folder: Path, run: ReportContents) -> Path:
-    """Write series, decisions, summary, pictures and the page into `folder`; returns the page's path.
-
-    Raises OSError if the folder cannot be written.
-    """
-    for each in (*run.trials, *run.profiles):
-        decisions = "".join(entry.to_json() + "\n" for entry in each.entries)
-        (folder / f"{each.slug}-series.jsonl").write_text(_series(each), encoding="utf-8")
-        (folder / f"{each.slug}-decisions.jsonl").write_text(decisions, encoding="utf-8")
-    summary = json.dumps(run.summary.to_json(), indent=2, allow_nan=False)
-    (folder / "summary.json").write_text(summary + "\n", encoding="utf-8")
-    (folder / "manifest.yaml").write_text(run.manifest, encoding="utf-8")
-    if run.schedule:
-        (folder / "schedule.yaml").write_text(run.schedule, encoding="utf-8")
-    pictures = draw(run)
-    for name, png in pictures.items():
-        (folder / name).write_bytes(png)
-    report = folder / "report.html"
-    report.write_text(page(run, pictures), encoding="utf-8")
-    return report

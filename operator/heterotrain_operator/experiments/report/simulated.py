@@ -1,146 +1,280 @@
-"""Write the report of simulated runs into a folder: figures, pictures, the scenario, and the page."""
+"""The report of simulated runs: the policies side by side, and for the page the course of each policy's first run."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from html import escape
-from pathlib import Path
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from matplotlib.figure import Figure
-
+from heterotrain.contract import StepRecord
+from heterotrain_operator.clusters.simulated.events import ClusterEvent
+from heterotrain_operator.clusters.simulated.influences import LimitChange
 from heterotrain_operator.experiments import wording
-from heterotrain_operator.experiments.report import plots
-from heterotrain_operator.experiments.report.page import document, picture
-from heterotrain_operator.experiments.report.simulated_history import (
-    DRAWN_WORKERS,
-    drawn_workers,
-    entries_of,
-    history_of,
+from heterotrain_operator.experiments.figures.history import LimitChange as Change
+from heterotrain_operator.experiments.figures.history import TrialHistory
+from heterotrain_operator.experiments.figures.steps import Step
+from heterotrain_operator.experiments.report.plots import THIN, above_most, batches_and_times, colour
+from heterotrain_operator.experiments.report.trials import decisions_table
+from heterotrain_operator.experiments.report.value import (
+    Column,
+    Line,
+    Panel,
+    Part,
+    Plot,
+    Report,
+    Section,
+    Sentence,
+    Table,
+    Tone,
+    Toned,
+    Verbatim,
 )
-from heterotrain_operator.experiments.report.tables import decisions_table, table
-from heterotrain_operator.experiments.simulations.comparison import Comparison
-from heterotrain_operator.experiments.simulations.result import SimulationResult
-from heterotrain_operator.experiments.simulations.words import HEADINGS, MEANING, SIMULATED, figures, lead
+from heterotrain_operator.experiments.simulations.comparison import Comparison, PolicyFigures, Spread
+from heterotrain_operator.experiments.simulations.result import (
+    CLOSE,
+    SETTLING_INTERVALS,
+    PublishedPlan,
+    SimulationResult,
+)
+from heterotrain_operator.experiments.trials.observer import Entry
+
+SIMULATED = "Simulated: no figure here was measured on a machine."
+
+MEANING = (
+    "Step over best: time of all steps over that of the best split under the same noise. Plans per 100: changes of "
+    f"the batches per 100 control intervals, after the first {SETTLING_INTERVALS}. To within {CLOSE:.0%}: control "
+    "intervals until one came so close to the best split."
+)
+
+LEAST_IDLE_SECONDS = 0.05
+"""Seconds between steps that are worth a word."""
 
 DECISIONS = 200
 """Decisions of a policy that the page lists at most; `results.json` has all plans."""
 
+DRAWN_STEPS = 3_000
+"""Steps that are drawn at most; of a longer run every second one, or third, and so on."""
+
+DRAWN_WORKERS = 16
+"""Workers that are drawn at most, the first ones: more lines cannot be told apart."""
+
 
 @dataclass(frozen=True, slots=True)
-class SimulationReport:
-    """All that the report shows: `shown` is the first run of every policy, `scenario` the file's text."""
+class Course:
+    """What the page shows besides the figures: the first run of every policy, and the scenario's text."""
 
-    comparison: Comparison
     shown: Mapping[str, SimulationResult]
     scenario: str
     version: str
 
 
-def write(folder: Path, report: SimulationReport) -> Path:
-    """Write figures, pictures, the scenario and the page into `folder`; returns the page's path.
-
-    Raises OSError if the folder cannot be written.
-    """
-    results = json.dumps(_results(report), indent=2, allow_nan=False)
-    (folder / "results.json").write_text(results + "\n", encoding="utf-8")
-    (folder / "scenario.yaml").write_text(report.scenario, encoding="utf-8")
-    pictures = _draw(report)
-    for name, png in pictures.items():
-        (folder / name).write_bytes(png)
-    page = folder / "report.html"
-    page.write_text(_page(report, pictures), encoding="utf-8")
-    return page
-
-
-def _results(report: SimulationReport) -> dict[str, Any]:
-    """The figures of all runs, and of every policy's first one its plans and how it fared in each interval."""
-    first = {
-        policy: {
-            "seed": result.scenario.seed,
-            "workers": result.workers,
-            "interval_ratios": [round(float(ratio), 6) for ratio in result.interval_ratios],
-            "plans": [asdict(plan) for plan in result.plans],
-            "events": [asdict(happened) for happened in result.events],
-        }
-        for policy, result in report.shown.items()
-    }
-    return {**report.comparison.to_json(), "heterotrain": report.version, "first": first}
+def report_of(found: Comparison, course: Course | None = None) -> Report:
+    """The report of a comparison; with the `course` of its runs it has all that the page shows."""
+    lead = [Sentence(SIMULATED, Tone.DOUBT)]
+    sections = [_policies(found, course)]
+    if course is not None:
+        what = f"{_scenario(found)}. heterotrain {course.version}."
+        lead[:0] = [Sentence(text, detail=True) for text in (found.description, what)]
+        lead += [
+            Sentence(f"{run.policy}, seed {run.seed}: {run.message}", Tone.DOUBT, detail=True) for run in found.failed
+        ]
+        sections += [_policy(policy, result) for policy, result in course.shown.items()]
+        sections.append(Section("Scenario", (Verbatim(course.scenario),)))
+    return Report(f"{found.scenario}, simulated", "simulation", tuple(lead), tuple(sections))
 
 
-def _draw(report: SimulationReport) -> dict[str, bytes]:
-    """All pictures, PNG by file name."""
-    pictures = {"ratios.png": interval_ratios(report.shown)}
-    for policy, result in report.shown.items():
-        pictures[_picture_name(policy)] = plots.batches_and_times(history_of(policy, result), drawn_workers(result))
-    return pictures
+def _policies(found: Comparison, course: Course | None) -> Section:
+    parts: list[Part] = [comparison_table(found)]
+    parts += [
+        Sentence(f"{each.policy} ended with batches {wording.batches(each.batches)}")
+        for each in found.policies
+        if each.batches
+    ]
+    parts += [Sentence(f"{each.policy}: {cost}") for each in found.policies if (cost := standstill(each))]
+    parts.append(Sentence(MEANING, Tone.FAINT))
+    if course is not None:
+        parts.append(interval_ratios(course.shown))
+    return Section("Policies", tuple(parts))
 
 
-def interval_ratios(results: Mapping[str, SimulationResult]) -> bytes:
-    """PNG of the time of steps over the best split's, by control interval, a line per policy."""
-    figure = Figure(figsize=(plots.WIDTH_INCHES, 3.6), layout="constrained")
-    axes = figure.subplots()
-    shown: list[float] = []
+def _scenario(found: Comparison) -> str:
+    """What was simulated."""
+    seeds = len({run.seed for run in found.runs})
+    workers = f"{found.workers:,} {'worker' if found.workers == 1 else 'workers'}"
+    return (
+        f"{found.scenario}: {workers}, global batch {found.global_batch:,}, {found.intervals:,} control intervals of "
+        f"{found.interval_steps} steps{f', {seeds} seeds' if seeds > 1 else ''}"
+    )
+
+
+def _spread(spread: Spread, digits: int) -> str:
+    """A mean, and where runs differ the least and the greatest."""
+    mean, least, greatest = (f"{value:.{digits}f}" for value in (spread.mean, spread.least, spread.greatest))
+    return mean if least == greatest else f"{mean} ({least} to {greatest})"
+
+
+def _ratio(spread: Spread) -> str:
+    return _spread(spread, 3)
+
+
+def _within(policy: PolicyFigures) -> str:
+    if policy.intervals_to_within is None or policy.never_within == policy.runs:
+        return "never"
+    never = f" ({policy.never_within} of {policy.runs} never)" if policy.never_within else ""
+    return _spread(policy.intervals_to_within, 1) + never
+
+
+def _ended(policy: PolicyFigures) -> str:
+    return ", ".join(
+        phase.lower() if count == policy.runs else f"{count} {phase.lower()}" for phase, count in policy.ended.items()
+    )
+
+
+COLUMNS = (
+    Column("policy", lambda row: row[1], name=True),
+    Column("step over best", lambda row: row[0].ratio, _ratio),
+    Column(f"after {SETTLING_INTERVALS} intervals", lambda row: row[0].settled_ratio, _ratio, rank=3),
+    Column("plans per 100", lambda row: row[0].plans_per_100_intervals, lambda spread: _spread(spread, 1), rank=1),
+    Column(f"to within {CLOSE:.0%}", lambda row: row[0], _within, rank=2),
+    Column("first move", lambda row: row[0].steps_to_first_move, lambda spread: _spread(spread, 0), rank=4),
+    Column("job", lambda row: row[0], _ended, rank=5),
+)
+"""Of a policy's figures and its name."""
+
+
+def comparison_table(found: Comparison) -> Table:
+    """One row per policy."""
+    failed = {run.policy for run in found.failed}
+    names = (Toned(each.policy, Tone.FAILURE if each.policy in failed else Tone.PLAIN) for each in found.policies)
+    return Table(COLUMNS, tuple(zip(found.policies, names, strict=True)))
+
+
+def standstill(policy: PolicyFigures) -> str:
+    """What ends of workers have cost one policy, in words; empty if no time passed between steps."""
+    steps, again, idle = policy.steps, policy.repeated_steps, policy.idle_seconds
+    if steps is None or again is None or idle is None or idle.greatest < LEAST_IDLE_SECONDS:
+        return ""
+    once = f"of which {_spread(again, 0)} were executed before" if again.greatest else "every sample once"
+    return f"{_spread(steps, 0)} steps, {once}, and {_spread(idle, 1)} s between steps"
+
+
+def interval_ratios(results: Mapping[str, SimulationResult]) -> Plot:
+    """The time of steps over the best split's, by control interval, a line per policy."""
+    lines = []
     for index, (policy, result) in enumerate(results.items()):
         ratios = [float(ratio) for ratio in result.interval_ratios]
-        shown += ratios
-        tint, line = plots.colour(index)
-        axes.plot(range(len(ratios)), ratios, line, color=tint, linewidth=plots.THIN, label=policy)
-    plots.dress(axes, "step time over the best split's")
-    axes.axhline(1.0, color="#555555", linewidth=1.0, linestyle=":")
-    axes.set_xlabel("control interval")
-    axes.set_xlim(left=0)
-    axes.set_ylim(min([0.98, *shown]) - 0.02, plots.above_most(shown) if shown else None)
-    axes.set_title("Step time over that of the best split, simulated", loc="left", fontweight="bold")
-    if results:
-        axes.legend(frameon=False)
-    return plots.png_of(figure)
+        tint, style = colour(index)
+        lines.append(Line(policy, range(len(ratios)), ratios, tint, style, THIN))
+    shown = [ratio for line in lines for ratio in line.ys]
+    least = min([0.98, *shown]) - 0.02
+    return Plot(
+        "ratios.png",
+        "Step time over the best split's by control interval, a line per policy",
+        "Step time over that of the best split, simulated",
+        "control interval",
+        (Panel("step time over the best split's", tuple(lines), least=least, most=above_most(shown), reference=1.0),),
+        legend="inside" if results else "none",
+    )
 
 
-def _page(report: SimulationReport, pictures: Mapping[str, bytes]) -> str:
-    found = report.comparison
-    parts = [
-        f"<h1>{escape(found.scenario)}, simulated</h1>",
-        f"<p>{escape(found.description)}</p>",
-        f"<p>{escape(lead(found))}. heterotrain {escape(report.version)}.</p>",
-        f'<p class="doubt">{escape(SIMULATED)}</p>',
-        *(f'<p class="doubt">{escape(_failure(run.policy, run.seed, run.message))}</p>' for run in found.failed),
-        "<h2>Policies</h2>",
-        f"<p>{escape(MEANING)}</p>",
-        table(
-            ("policy", *HEADINGS),
-            [(each.policy, *figures(each)) for each in found.policies],
-            frozenset({HEADINGS[-1]}),
-        ),
-        picture(pictures["ratios.png"], "Step time over the best split's by control interval, a line per policy"),
-    ]
-    for policy, result in report.shown.items():
-        parts += _policy(policy, result, pictures[_picture_name(policy)])
-    parts += ["<h2>Scenario</h2>", f"<pre>{escape(report.scenario)}</pre>"]
-    return document(f"{found.scenario}: heterotrain simulation", parts)
-
-
-def _failure(policy: str, seed: int, message: str) -> str:
-    return f"{policy}, seed {seed}: {message}"
-
-
-def _policy(policy: str, result: SimulationResult, png: bytes) -> Sequence[str]:
+def _policy(policy: str, result: SimulationResult) -> Section:
     """The first run of a policy: its picture and its decisions."""
     entries = entries_of(result)
     hidden = len(result.workers) - DRAWN_WORKERS
-    parts = [
-        f"<h2>{escape(policy)}, seed {result.scenario.seed}</h2>",
-        f"<p>{result.steps:,} steps in {wording.clock(result.virtual_seconds)} of the simulation's clock.</p>",
-    ]
+    took = f"{result.steps:,} steps in {wording.clock(result.virtual_seconds)} of the simulation's clock."
+    parts: list[Part] = [Sentence(took)]
     if hidden > 0:
-        parts.append(f"<p>The first {DRAWN_WORKERS} workers; {hidden:,} more are not drawn.</p>")
-    parts += [picture(png, f"{policy}: batch size and own time by step"), decisions_table(entries[:DECISIONS])]
+        parts.append(Sentence(f"The first {DRAWN_WORKERS} workers; {hidden:,} more are not drawn."))
+    picture = batches_and_times(history_of(policy, result), result.workers[:DRAWN_WORKERS], f"{policy.lower()}.png")
+    parts += [picture, decisions_table(entries[:DECISIONS])]
     if len(entries) > DECISIONS:
-        parts.append(f"<p>{len(entries) - DECISIONS:,} later decisions are not listed.</p>")
-    return parts
+        parts.append(Sentence(f"{len(entries) - DECISIONS:,} later decisions are not listed."))
+    return Section(f"{policy}, seed {result.scenario.seed}", tuple(parts))
 
 
-def _picture_name(policy: str) -> str:
-    return f"{policy.lower()}.png"
+def history_of(policy: str, result: SimulationResult) -> TrialHistory:
+    """The run's steps, with what happened to workers as the changes meanwhile."""
+    began = result.began
+    return TrialHistory(
+        policy=policy,
+        round=1,
+        steps=tuple(_steps(result)),
+        adjustments=len(result.adjustments),
+        phase=result.phase,
+        message=result.reason,
+        changes=tuple(
+            Change(float(began[step]) if step < len(began) else math.inf, step, 0, label, {})
+            for step, label in _moments(result)
+        ),
+    )
+
+
+def entries_of(result: SimulationResult) -> tuple[Entry, ...]:
+    """What was decided, in order: plans, each with the events of its round, and rounds with events alone."""
+    rounds: dict[float, tuple[int, PublishedPlan | None, list[object]]] = {}
+    for plan in result.plans:
+        rounds[plan.seconds] = (plan.step, plan, [])
+    for happened in result.events:
+        rounds.setdefault(happened.seconds, (happened.step, None, []))[2].append(happened.event)
+    return tuple(
+        Entry(
+            seconds=seconds,
+            step=step,
+            version=None if plan is None else plan.version,
+            batches=() if plan is None else plan.batches,
+            reason="" if plan is None else plan.reason,
+            events=tuple(events),  # type: ignore[arg-type]  # they are events of the job
+        )
+        for seconds, (step, plan, events) in sorted(rounds.items(), key=lambda entry: entry[0])
+    )
+
+
+def _steps(result: SimulationResult) -> Iterator[Step]:
+    if not len(result.own_seconds):
+        return  # there were too many to keep
+    stride = max(math.ceil(result.steps / DRAWN_STEPS), 1)
+    names = result.workers[:DRAWN_WORKERS]
+    followed = _followed(result)
+    plan: PublishedPlan | None = None
+    batches: dict[str, int] = {}
+    for number in range(0, result.steps, stride):
+        while followed and followed[0][0] <= number:
+            plan = followed.pop(0)[1]
+            batches = dict(zip(plan.workers, plan.batches, strict=True))
+        if plan is None:
+            continue
+        began, seconds = float(result.began[number]), float(result.step_seconds[number])
+        records = {}
+        for column, name in enumerate(names):
+            own = float(result.own_seconds[number, column])
+            if name in batches and math.isfinite(own):
+                batch = batches[name]
+                wait = max(seconds - own, 0.0)
+                records[name] = StepRecord(began + seconds, number, 0, plan.version, batch, batch, own, wait, None, "")
+        yield Step(number, began, records)
+
+
+def _followed(result: SimulationResult) -> list[tuple[int, PublishedPlan]]:
+    """The steps with which plans were followed: those that change batches alone some steps after their publication."""
+    found: list[tuple[int, PublishedPlan]] = []
+    for plan in result.plans:
+        same = bool(found) and found[-1][1].generation == plan.generation
+        found.append((plan.step + (result.scenario.timing.switch_steps if same else 0), plan))
+    return found
+
+
+def _moments(result: SimulationResult) -> list[tuple[int, str]]:
+    """When what happens to workers begins and ends, and what it is; several at one step are one moment."""
+    moments: dict[int, list[str]] = {}
+    for event in result.scenario.events:
+        kind = "limits" if isinstance(event, LimitChange) else type(event).__name__.lower()
+        until = getattr(event, "until", None)
+        for step, words in ((_begin(event), kind), (until, f"end of {kind}")):
+            if step is not None and 0 < step < result.steps and words not in moments.setdefault(step, []):
+                moments[step].append(words)
+    return [(step, ", ".join(words)) for step, words in sorted(moments.items())]
+
+
+def _begin(event: ClusterEvent) -> int:
+    begin = getattr(event, "begin", None)
+    return int(getattr(event, "at", 0) if begin is None else begin)

@@ -11,7 +11,7 @@ from heterotrain_operator.api.document import read_document
 from heterotrain_operator.api.problems import ManifestError, Problem, render_path
 from heterotrain_operator.api.quantity import parse_quantity
 from heterotrain_operator.core.model import Job
-from heterotrain_operator.experiments.figures.limits import DECLARED, Level, Limits
+from heterotrain_operator.experiments.figures.history import DECLARED, Level, Limits
 from heterotrain_operator.experiments.schedules.schedule import Change, Schedule, Unit
 
 OPTION = "--schedule"
@@ -36,21 +36,17 @@ def load_schedule(path: Path, job: Job, declared: Limits) -> Schedule:
 
     Raises ManifestError with all that is wrong with it, each by its path in the file.
     """
-    document = read_document(path)
-    problems: list[Problem] = []
-    changes = _entries(document, problems)
-    unit = _unit(changes, problems)
-    moments = [_moment(entry, index, problems) for index, entry in changes]
-    _ascending(moments, [index for index, _ in changes], unit, problems)
-    names = _workers_by_name(job, declared)
-    limits = [dict(_limits(entry, index, names, problems)) for index, entry in changes]
-    neighbours = [dict(_neighbours(entry, index, names, problems)) for index, entry in changes]
-    labels = [_label(entry, index, problems) for index, entry in changes]
-    if problems:
+    file = _File(read_document(path), job, declared)
+    unit = file.unit()
+    moments = file.moments(unit)
+    given = [
+        Level(file.label(index, entry), dict(file.limits(index, entry)), dict(file.neighbours(index, entry)))
+        for index, entry in file.changes
+    ]
+    if file.problems:
         raise ManifestError(
-            Problem(f"{OPTION}: {found.path}" if found.path else OPTION, found.reason) for found in problems
+            Problem(f"{OPTION}: {found.path}" if found.path else OPTION, found.reason) for found in file.problems
         )
-    given = [Level(*each) for each in zip(labels, limits, neighbours, strict=True)]
     return _resolved(unit, [moment or 0.0 for moment in moments], given, declared)
 
 
@@ -73,130 +69,120 @@ def _resolved(unit: Unit, moments: Sequence[float], given: Sequence[Level], decl
     return Schedule(tuple(levels), tuple(changes), unit)
 
 
-def _entries(document: object, problems: list[Problem]) -> list[tuple[int, Mapping[str, Any]]]:
-    """The entries of `changes` that are mappings, with their positions."""
-    assert isinstance(document, dict)
-    problems += [Problem(str(key), "is no field; known is changes") for key in document if key != "changes"]
-    given = document.get("changes")
-    if not isinstance(given, list) or not given:
-        problems.append(Problem("changes", "must be a list of at least one change"))
-        return []
-    entries: list[tuple[int, Mapping[str, Any]]] = []
-    for index, entry in enumerate(given):
-        if not isinstance(entry, dict):
-            problems.append(Problem(f"changes[{index}]", f"must be a mapping, found {entry!r}"))
-            continue
-        for key in entry:
-            if key not in FIELDS:
-                path = render_path(("changes", index, str(key)))
-                problems.append(Problem(path, f"is no field; known are {', '.join(FIELDS)}"))
-        entries.append((index, entry))
-    return entries
+class _File:
+    """A file as it is read: its changes that are mappings, with their positions, and all that is wrong with it."""
 
+    def __init__(self, document: object, job: Job, declared: Limits) -> None:
+        assert isinstance(document, dict)
+        workers = iter(declared)
+        groups = {group.name: tuple(next(workers) for _ in range(group.replicas)) for group in job.groups}
+        # What a file may name: a group means all of its workers, but a worker's own name wins over a group's.
+        self._names: dict[str, tuple[str, ...]] = groups | {name: (name,) for name in declared}
+        self.problems = [Problem(str(key), "is no field; known is changes") for key in document if key != "changes"]
+        self.changes: list[tuple[int, Mapping[str, Any]]] = []
+        given = document.get("changes")
+        if not isinstance(given, list) or not given:
+            self._fault("changes", "must be a list of at least one change")
+            return
+        for index, entry in enumerate(given):
+            if not isinstance(entry, dict):
+                self._fault(f"changes[{index}]", f"must be a mapping, found {entry!r}")
+                continue
+            for key in entry:
+                if key not in FIELDS:
+                    path = render_path(("changes", index, str(key)))
+                    self._fault(path, f"is no field; known are {', '.join(FIELDS)}")
+            self.changes.append((index, entry))
 
-def _unit(changes: Sequence[tuple[int, Mapping[str, Any]]], problems: list[Problem]) -> Unit:
-    used: dict[str, int] = {}
-    for index, entry in changes:
-        moments = [name for name in MOMENTS if name in entry]
-        if len(moments) != 1:
-            problems.append(Problem(f"changes[{index}]", f"needs one of {' and '.join(MOMENTS)}"))
-        for name in moments:
-            used.setdefault(name, index)
-    if len(used) > 1 and all(sum(name in entry for name in MOMENTS) == 1 for _, entry in changes):
-        name, index = list(used.items())[1]
-        problems.append(Problem(f"changes[{index}].{name}", f"must be {next(iter(used))}, as in the changes before"))
-    return MOMENTS[next(iter(used))] if used else "step"
+    def _fault(self, path: str, reason: str) -> None:
+        self.problems.append(Problem(path, reason))
 
+    def unit(self) -> Unit:
+        """In what all moments are given: that of the first one."""
+        used: dict[str, int] = {}
+        single = True
+        for index, entry in self.changes:
+            moments = [name for name in MOMENTS if name in entry]
+            if len(moments) != 1:
+                single = False
+                self._fault(f"changes[{index}]", f"needs one of {' and '.join(MOMENTS)}")
+            for name in moments:
+                used.setdefault(name, index)
+        if len(used) > 1 and single:
+            first, (name, index) = next(iter(used)), list(used.items())[1]
+            self._fault(f"changes[{index}].{name}", f"must be {first}, as in the changes before")
+        return MOMENTS[next(iter(used))] if used else "step"
 
-def _moment(entry: Mapping[str, Any], index: int, problems: list[Problem]) -> float | None:
-    name = next((name for name in MOMENTS if name in entry), None)
-    if name is None:
-        return None
-    value = entry[name]
-    kinds = int if name == "atStep" else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not isfinite(value) or value < 0:
-        wanted = "a number of committed steps" if name == "atStep" else "a number of seconds"
-        problems.append(Problem(f"changes[{index}].{name}", f"must be {wanted} of at least 0, found {value!r}"))
-        return None
-    return float(value)
+    def moments(self, unit: Unit) -> list[float | None]:
+        """When each change is due, in ascending order; None where that is not given as it must be."""
+        field = next(name for name, known in MOMENTS.items() if known == unit)
+        before: float | None = None
+        found = []
+        for index, entry in self.changes:
+            moment = self._moment(index, entry)
+            if moment is not None and before is not None and moment <= before:
+                reason = f"must be above {before:g}, that of the change before; found {moment:g}"
+                self._fault(f"changes[{index}].{field}", reason)
+            before = moment if moment is not None else before
+            found.append(moment)
+        return found
 
+    def _moment(self, index: int, entry: Mapping[str, Any]) -> float | None:
+        name = next((name for name in MOMENTS if name in entry), None)
+        if name is None:
+            return None
+        value = entry[name]
+        kinds = int if name == "atStep" else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not isfinite(value) or value < 0:
+            wanted = "a number of committed steps" if name == "atStep" else "a number of seconds"
+            self._fault(f"changes[{index}].{name}", f"must be {wanted} of at least 0, found {value!r}")
+            return None
+        return float(value)
 
-def _ascending(moments: Sequence[float | None], indices: Sequence[int], unit: Unit, problems: list[Problem]) -> None:
-    field = next(name for name, known in MOMENTS.items() if known == unit)
-    before: float | None = None
-    for moment, index in zip(moments, indices, strict=True):
-        if moment is not None and before is not None and moment <= before:
-            reason = f"must be above {before:g}, that of the change before; found {moment:g}"
-            problems.append(Problem(f"changes[{index}].{field}", reason))
-        before = moment if moment is not None else before
+    def limits(self, index: int, entry: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+        """CPU limits by worker, in cores."""
+        if not any(field in entry for field in CHANGED):
+            self._fault(f"changes[{index}]", f"needs one of {' and '.join(CHANGED)}")
+        for workers, path, value in self._named(index, entry, "cpuLimits"):
+            try:
+                cores = float(parse_quantity(value))
+            except ValueError as error:
+                self._fault(path, str(error))
+                continue
+            if cores <= 0:
+                self._fault(path, f"must be above 0, found {value!r}")
+            yield from ((worker, cores) for worker in workers)
 
+    def neighbours(self, index: int, entry: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+        """Busy neighbours by worker."""
+        for workers, path, count in self._named(index, entry, "neighbours"):
+            if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= GREATEST_NEIGHBOURS:
+                wanted = f"a number of busy processes from 0 to {GREATEST_NEIGHBOURS}"
+                self._fault(path, f"must be {wanted}, found {count!r}")
+                continue
+            yield from ((worker, count) for worker in workers)
 
-def _workers_by_name(job: Job, declared: Limits) -> dict[str, tuple[str, ...]]:
-    """What a file may name: a group means all of its workers."""
-    workers = iter(declared)
-    names = {group.name: tuple(next(workers) for _ in range(group.replicas)) for group in job.groups}
-    # A worker's own name wins over a group's that happens to be the same.
-    return names | {name: (name,) for name in declared}
+    def _named(self, index: int, entry: Mapping[str, Any], field: str) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+        """What a field of a change says of workers that there are: their names, path and value."""
+        if field not in entry:
+            return
+        given = entry[field]
+        if not isinstance(given, dict) or not given:
+            wanted = f"must map worker groups, or single workers, to {CHANGED[field]}"
+            self._fault(f"changes[{index}].{field}", wanted)
+            return
+        # Groups come first, so that what is said of a single worker replaces what is said of its group.
+        for name in sorted(given, key=lambda name: len(self._names.get(name, ())), reverse=True):
+            path = render_path(("changes", index, field, str(name)))
+            if name in self._names:
+                yield self._names[name], path, given[name]
+            else:
+                self._fault(path, f"is no worker group and no worker; there are {', '.join(self._names)}")
 
-
-def _limits(
-    entry: Mapping[str, Any], index: int, names: Mapping[str, tuple[str, ...]], problems: list[Problem]
-) -> Iterator[tuple[str, float]]:
-    if not any(field in entry for field in CHANGED):
-        problems.append(Problem(f"changes[{index}]", f"needs one of {' and '.join(CHANGED)}"))
-    for name, at, value in _named(entry, index, "cpuLimits", names, problems):
-        try:
-            cores = float(parse_quantity(value))
-        except ValueError as error:
-            problems.append(Problem(at, str(error)))
-            continue
-        if cores <= 0:
-            problems.append(Problem(at, f"must be above 0, found {value!r}"))
-        for worker in names[name]:
-            yield worker, cores
-
-
-def _neighbours(
-    entry: Mapping[str, Any], index: int, names: Mapping[str, tuple[str, ...]], problems: list[Problem]
-) -> Iterator[tuple[str, int]]:
-    for name, at, count in _named(entry, index, "neighbours", names, problems):
-        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= GREATEST_NEIGHBOURS:
-            problems.append(
-                Problem(at, f"must be a number of busy processes from 0 to {GREATEST_NEIGHBOURS}, found {count!r}")
-            )
-            continue
-        for worker in names[name]:
-            yield worker, count
-
-
-def _named(
-    entry: Mapping[str, Any],
-    index: int,
-    field: str,
-    names: Mapping[str, tuple[str, ...]],
-    problems: list[Problem],
-) -> Iterator[tuple[str, str, Any]]:
-    """What a field of a change says of groups and workers that there are: name, path and value."""
-    if field not in entry:
-        return
-    given = entry[field]
-    if not isinstance(given, dict) or not given:
-        problems.append(
-            Problem(f"changes[{index}].{field}", f"must map worker groups, or single workers, to {CHANGED[field]}")
-        )
-        return
-    # Groups come first, so that what is said of a single worker replaces what is said of its group.
-    for name in sorted(given, key=lambda name: len(names.get(name, ())), reverse=True):
-        at = render_path(("changes", index, field, str(name)))
-        if name in names:
-            yield name, at, given[name]
-        else:
-            problems.append(Problem(at, f"is no worker group and no worker; there are {', '.join(names)}"))
-
-
-def _label(entry: Mapping[str, Any], index: int, problems: list[Problem]) -> str:
-    label = entry.get("label", f"change {index + 1}")
-    if not isinstance(label, str) or not label:
-        problems.append(Problem(f"changes[{index}].label", f"must be a text, found {label!r}"))
+    def label(self, index: int, entry: Mapping[str, Any]) -> str:
+        """What a change is called."""
+        label = entry.get("label", f"change {index + 1}")
+        if isinstance(label, str) and label:
+            return label
+        self._fault(f"changes[{index}].label", f"must be a text, found {label!r}")
         return ""
-    return label

@@ -74,14 +74,21 @@ def simulate(
             until=until,
             monotonic=lambda: cluster.now,
         )
-    return recorder.result(
-        tuple(plans),
-        tuple(events),
+    most = scenario.steps
+    return SimulationResult(
+        scenario=scenario,
+        workers=tuple(recorder.columns),
+        began=_joined(recorder.began)[:most],
+        step_seconds=_joined(recorder.seconds)[:most],
+        oracle_seconds=_joined(recorder.oracles)[:most],
+        own_seconds=recorder.own_seconds()[:most],
+        plans=tuple(plans),
+        events=tuple(events),
         phase=last.phase,
         reason=last.reason,
         rounds=rounds,
-        now=cluster.now,
-        repeated=cluster.training.repeated,
+        virtual_seconds=cluster.now - BEGIN,
+        repeated_steps=cluster.training.repeated,
     )
 
 
@@ -89,52 +96,24 @@ class _Recorder:
     """Keeps what every step took, and what the oracle's would have taken."""
 
     def __init__(self, scenario: Scenario, keeps_own: bool) -> None:
-        self._scenario, self._keeps_own = scenario, keeps_own
+        self._keeps_own = keeps_own
         self._oracle = Oracle(scenario.job)
-        self._columns = {name: column for column, (name, _) in enumerate(scenario.workers())}
-        self._began: list[Floats] = []
-        self._seconds: list[Floats] = []
-        self._oracles: list[Floats] = []
+        self.columns = {name: column for column, (name, _) in enumerate(scenario.workers())}
+        self.began: list[Floats] = []
+        self.seconds: list[Floats] = []
+        self.oracles: list[Floats] = []
         self._own: list[tuple[list[int], Floats]] = []
 
     def add(self, steps: Steps) -> None:
-        self._began.append(steps.began - BEGIN + np.cumsum(steps.seconds) - steps.seconds)
-        self._seconds.append(steps.seconds)
-        self._oracles.append(self._oracle.seconds(steps))
+        self.began.append(steps.began - BEGIN + np.cumsum(steps.seconds) - steps.seconds)
+        self.seconds.append(steps.seconds)
+        self.oracles.append(self._oracle.seconds(steps))
         if self._keeps_own:
-            columns = [self._columns.setdefault(pod.name, len(self._columns)) for pod in steps.pods]
+            columns = [self.columns.setdefault(pod.name, len(self.columns)) for pod in steps.pods]
             self._own.append((columns, steps.own_seconds))
 
-    def result(
-        self,
-        plans: tuple[PublishedPlan, ...],
-        events: tuple[HappenedEvent, ...],
-        *,
-        phase: str,
-        reason: str,
-        rounds: int,
-        now: float,
-        repeated: int,
-    ) -> SimulationResult:
-        most = self._scenario.steps
-        return SimulationResult(
-            scenario=self._scenario,
-            workers=tuple(self._columns),
-            began=_joined(self._began)[:most],
-            step_seconds=_joined(self._seconds)[:most],
-            oracle_seconds=_joined(self._oracles)[:most],
-            own_seconds=self._own_seconds()[:most],
-            plans=plans,
-            events=events,
-            phase=phase,
-            reason=reason,
-            rounds=rounds,
-            virtual_seconds=now - BEGIN,
-            repeated_steps=repeated,
-        )
-
-    def _own_seconds(self) -> Floats:
-        kept = np.full((sum(len(own) for _, own in self._own), len(self._columns)), np.nan)
+    def own_seconds(self) -> Floats:
+        kept = np.full((sum(len(own) for _, own in self._own), len(self.columns)), np.nan)
         row = 0
         for columns, own in self._own:
             kept[row : row + len(own), columns] = own

@@ -1,11 +1,14 @@
-"""The faults that users put on the workers of a running trial: what they ask, what is done, and what is kept of it."""
+"""The faults that users put on the workers of a running trial, and the workers that they add to it: what they ask, what
+is done, and what is kept of it.
+"""
 
 from __future__ import annotations
 
 import difflib
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from heterotrain.foreign import as_text, is_number, is_text, is_whole, shown
@@ -13,9 +16,72 @@ from heterotrain_operator.clusters.local import chaos
 from heterotrain_operator.clusters.local.chaos import GREATEST_NEIGHBOURS, STARVED_CORES, Chaos, ChaosError, Fault
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.core.model import Event, Job, Seen
-from heterotrain_operator.experiments.figures.faults import FaultRecord
+from heterotrain_operator.experiments.figures.history import FaultRecord
 from heterotrain_operator.experiments.progress import reached_steps
-from heterotrain_operator.experiments.trials.growth import MOST_ADDED, Growth
+
+MOST_ADDED = 64
+"""Workers that a job may have beyond those of its manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """One worker more in a group; `until` by the monotonic clock, None: until it is taken back."""
+
+    group: str
+    until: float | None
+
+
+class Growth:
+    """The workers that one job is to have beyond those of its manifest. Which of a group's workers leaves when one is
+    taken back is decided as it is whenever `replicas` falls.
+    """
+
+    def __init__(self, job: Job, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._job, self._monotonic = job, monotonic
+        self._added: list[Addition] = []
+
+    def wanted(self) -> Job:
+        """The job with the replicas that are wanted now."""
+        more = Counter(each.group for each in self._added)
+        if not more:
+            return self._job
+        groups = (replace(group, replicas=group.replicas + more[group.name]) for group in self._job.groups)
+        return replace(self._job, groups=tuple(groups))
+
+    def group_of(self, name: str) -> str | None:
+        """The group that is called so, or whose worker is, with or without the job's name before it; None if the job
+        has none."""
+        groups = {group.name for group in self._job.groups}
+        bare = name.removeprefix(f"{self._job.name}-")
+        words = (name, bare, *(each.rpartition("-")[0] for each in (name, bare) if each.rpartition("-")[2].isdecimal()))
+        return next((each for each in words if each in groups), None)
+
+    def add(self, group: str, seconds: float | None) -> bool:
+        """One worker more, for so long (None: until it is taken back). Returns whether there may be more."""
+        if len(self._added) >= MOST_ADDED:
+            return False
+        self._added.append(Addition(group, None if seconds is None else self._monotonic() + seconds))
+        return True
+
+    def take_back(self, group: str) -> bool:
+        """Want one of the workers less that a group got last. Returns whether there was one."""
+        last = next((each for each in reversed(self._added) if each.group == group), None)
+        if last is None:
+            return False
+        self._added.remove(last)
+        return True
+
+    def tend(self) -> tuple[str, ...]:
+        """Take back what is due. Returns the group of each."""
+        now = self._monotonic()
+        due = [each for each in self._added if each.until is not None and now >= each.until]
+        self._added = [each for each in self._added if each not in due]
+        return tuple(each.group for each in due)
+
+    def added(self) -> Counter[str]:
+        """How many workers more each group has."""
+        return Counter(each.group for each in self._added)
+
 
 JOIN, RELEASE = "join", "release"
 

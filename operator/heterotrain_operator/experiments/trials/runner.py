@@ -2,63 +2,118 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
 from heterotrain_operator.api import HeteroTrainingJob, to_core
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import LimitError, Mechanism
-from heterotrain_operator.core.model import Job
+from heterotrain_operator.core.lifecycle.publishing import known_workers
+from heterotrain_operator.core.model import Decision, Job, Seen
 from heterotrain_operator.experiments.checkpoints import newest_step
 from heterotrain_operator.experiments.control import ControlServer
 from heterotrain_operator.experiments.figures.history import TrialHistory
 from heterotrain_operator.experiments.figures.series import align, read_evaluations, read_series
-from heterotrain_operator.experiments.schedules.schedule import Schedule
-from heterotrain_operator.experiments.schedules.scheduled import ScheduledLimits
-from heterotrain_operator.experiments.trials.ending import INTERRUPTED, Ending, counted_in, failed_worker, history_of
+from heterotrain_operator.experiments.progress import reached_steps
+from heterotrain_operator.experiments.schedules.schedule import Schedule, ScheduledLimits
 from heterotrain_operator.experiments.trials.faults import TrialFaults
-from heterotrain_operator.experiments.trials.observer import Observer
+from heterotrain_operator.experiments.trials.observer import Entry, Observer, entry_of
 from heterotrain_operator.experiments.trials.profiling import PROFILE_STEPS, endless, measured
-from heterotrain_operator.experiments.trials.result import TrialResult
-from heterotrain_operator.experiments.trials.rounds import Rounds
 from heterotrain_operator.experiments.trials.stop import Insisted, Interrupted, StopSignals
-from heterotrain_operator.experiments.trials.trial import Trial
-from heterotrain_operator.experiments.trials.workers import limits_of, worker_names
+from heterotrain_operator.experiments.trials.trial import (
+    FailedWorker,
+    Trial,
+    TrialResult,
+    failing_worker,
+    limits_of,
+    worker_names,
+)
 from heterotrain_operator.loop import run_job
 
+logger = logging.getLogger(__name__)
 
-class Runner:
-    """Runs trials of one job on this machine, and reports each to an observer."""
+INTERRUPTED = "Interrupted"
 
-    def __init__(
-        self,
-        job: HeteroTrainingJob,
-        *,
-        mechanism: Mechanism,
-        observer: Observer,
-        stop: StopSignals,
-        grace_seconds: float,
-        schedule: Schedule,
-        placements: Sequence[Mapping[str, int]],
-        keeps_checkpoints: bool = True,
-        control: ControlServer | None = None,
-    ) -> None:
-        """`placements` has for each level of the schedule a CPU for each worker, or none. Without `keeps_checkpoints`
-        they are gone with the run, and none is promised. Through `control` users put faults on workers.
-        """
-        self._control = control
-        self._keeps_checkpoints = keeps_checkpoints
-        self._job = job
-        self._schedule = schedule
-        self._placements = placements
-        self._mechanism = mechanism
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a trial ended: its last phase, the reason, and the signal that stopped it, None if none did."""
+
+    phase: str
+    message: str
+    stopped_by: Interrupted | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Adjustments and restarts, as the job's memory has counted them, and the fewest samples that workers need."""
+
+    adjustments: int = 0
+    restarts: int = 0
+    least_batches: Mapping[str, int] = field(default_factory=dict)
+
+
+def counted_in(job: Job, cluster: LocalCluster) -> Counted:
+    """What the job's memory has counted at the end; nothing if it cannot be read."""
+    try:
+        seen, memory = cluster.observe()
+    except (OSError, ValueError) as error:
+        logger.warning("adjustments and restarts are not known: %s", error)
+        return Counted()
+    if memory is None:
+        return Counted()
+    known = known_workers(job, memory, seen.plan)
+    leasts = {name: worker.least_batch for name, worker in known.items()}
+    return Counted(memory.batching.adjustments, memory.budget.restarts, leasts)
+
+
+class Rounds:
+    """Keeps what was decided and which workers failed, in the order in which they failed, and passes it on."""
+
+    def __init__(self, observer: Observer, limits: ScheduledLimits, faults: TrialFaults) -> None:
+        self.entries: list[Entry] = []
+        self.failures: list[str] = []
         self._observer = observer
-        self._stop = stop
-        self._grace_seconds = grace_seconds
+        self._limits = limits
+        self._faults = faults
+        self._steps = 0
+        self._began = time.monotonic()
+
+    def note(self, seen: Seen, decision: Decision) -> None:
+        """One round of the loop."""
+        # A worker that has just ended may not have reported yet how far it came.
+        self._steps = reached_steps(seen) or self._steps
+        faults = self._faults.look(seen)  # first, for what was decided may be their effect
+        decision = replace(decision, events=(*faults, *decision.events, *self._limits.look(seen)))
+        entry = entry_of(time.monotonic() - self._began, self._steps, decision)
+        if entry is not None:
+            self.entries.append(entry)
+        self.failures += [w.name for w in seen.workers if w.exit_code and w.name not in self.failures]
+        self._observer.show(seen, decision, entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs trials of one job on this machine, and reports each to an observer.
+
+    `placements` has for each level of the schedule a CPU for each worker, or none. Without `keeps_checkpoints` they are
+    gone with the run, and none is promised. Through `control` users put faults on workers.
+    """
+
+    job: HeteroTrainingJob
+    mechanism: Mechanism
+    observer: Observer
+    stop: StopSignals
+    grace_seconds: float
+    schedule: Schedule
+    placements: Sequence[Mapping[str, int]]
+    keeps_checkpoints: bool = True
+    control: ControlServer | None = None
 
     def run(
         self, trial: Trial, title: str, folder: Path, checkpoints: Path, *, logs: Path | None = None, position: str = ""
@@ -68,41 +123,48 @@ class Runner:
 
         Raises ManifestError if the job cannot run here.
         """
-        job = endless(self._job) if trial.is_profile else self._job
+        job = endless(self.job) if trial.is_profile else self.job
         core = core_of(job, trial)
         schedule, placements = self._schedule_of(trial)
         with LocalCluster(
             job,
             folder,
             str(checkpoints),
-            mechanism=self._mechanism,
+            mechanism=self.mechanism,
             cpus=placements[0],
             endless=trial.is_profile,
             logs=logs,
         ) as cluster:
-            self._observer.begin(title, core, cluster.log_file, position=position, endless=trial.is_profile)
+            self.observer.begin(title, core, cluster.log_file, position=position, endless=trial.is_profile)
             limits = ScheduledLimits(schedule, cluster, placements, time.time, limits_of(core))
             faults = TrialFaults(core, trial.slug, worker_names(core), cluster)
-            rounds = Rounds(self._observer, limits, faults)
+            rounds = Rounds(self.observer, limits, faults)
             ending = self._steered(trial, core, cluster, limits=limits, rounds=rounds, faults=faults)
-            self._observer.end()
+            self.observer.end()
             counted = counted_in(core, cluster)
             files = cluster.series_files()
         everybody = dict.fromkeys((*worker_names(core), *sorted(files)))  # also those that joined
         series = {name: tuple(chain.from_iterable(map(read_series, files.get(name, ())))) for name in everybody}
         evaluations = tuple(chain.from_iterable(map(read_evaluations, chain.from_iterable(files.values()))))
-        history = replace(
-            history_of(trial, ending, counted),
+        history = TrialHistory(
+            policy=trial.policy,
+            round=trial.round,
             steps=align(series),
+            adjustments=counted.adjustments,
+            phase=ending.phase,
+            message=ending.message,
+            restarts=counted.restarts,
+            level=trial.level,
             changes=tuple(limits.changes),
-            faults=tuple(faults.records),
             evaluations=evaluations,
+            faults=tuple(faults.records),
         )
         if limits.missed() and ending.phase == "Succeeded":
-            self._observer.warn(f"{title}: the job ended before the limits changed to {', '.join(limits.missed())}")
+            self.observer.warn(f"{title}: the job ended before the limits changed to {', '.join(limits.missed())}")
         if ending.stopped_by is not None and not trial.is_profile:
             self._warn_of_early_end(history, checkpoints)
-        failed = failed_worker(ending, rounds.failures, cluster.log_file)
+        blamed = failing_worker(ending.message, rounds.failures) if ending.phase == "Failed" else None
+        failed = None if blamed is None else FailedWorker(blamed, cluster.log_file(blamed))
         return TrialResult(
             trial, history, tuple(rounds.entries), series, ending.stopped_by, counted.least_batches, failed
         )
@@ -140,46 +202,45 @@ class Runner:
     def _schedule_of(self, trial: Trial) -> tuple[Schedule, Sequence[Mapping[str, int]]]:
         """A trial has all of the schedule, a profile one level of it."""
         if not trial.is_profile:
-            return self._schedule, self._placements
-        return Schedule((self._schedule.levels[trial.level],)), (self._placements[trial.level],)
+            return self.schedule, self.placements
+        return Schedule((self.schedule.levels[trial.level],)), (self.placements[trial.level],)
 
     def _pause_in(self, cluster: LocalCluster, limits: ScheduledLimits, faults: TrialFaults) -> Callable[[float], None]:
         def look() -> None:
-            self._observer.look()
+            self.observer.look()
             faults.tend()
-            if self._control is not None:
-                self._control.serve(faults.answer)
+            if self.control is not None:
+                self.control.serve(faults.answer)
 
         def pause(seconds: float) -> None:
-            self._stop.check()
+            self.stop.check()
             left = limits.seconds_left()
             cluster.wait(seconds if left is None else min(seconds, left), look)
-            self._stop.check()
+            self.stop.check()
 
         return pause
 
     def _leave(self, cluster: LocalCluster) -> None:
         """Let the workers write a checkpoint and end; a second signal cuts that short."""
-        saving = " and write a checkpoint" if self._keeps_checkpoints else ""
-        self._observer.warn(
-            f"stopping: the workers finish their step{saving}, within {self._grace_seconds:g} s "
-            "(ask again to kill them)"
+        saving = " and write a checkpoint" if self.keeps_checkpoints else ""
+        self.observer.warn(
+            f"stopping: the workers finish their step{saving}, within {self.grace_seconds:g} s (ask again to kill them)"
         )
         try:
-            with self._stop.insistable():
-                if not cluster.interrupt(self._grace_seconds):
-                    self._observer.warn("some workers did not end in time and were killed")
+            with self.stop.insistable():
+                if not cluster.interrupt(self.grace_seconds):
+                    self.observer.warn("some workers did not end in time and were killed")
         except Insisted:
-            self._observer.warn("killing the workers")
+            self.observer.warn("killing the workers")
 
     def _warn_of_early_end(self, history: TrialHistory, checkpoints: Path) -> None:
         """Report how far a trial has come that a signal ended, and what is kept of it."""
         trained = history.steps[-1].number + 1 if history.steps else 0
         saved = newest_step(checkpoints)
         kept = "no checkpoint was written" if saved is None else f"the newest checkpoint holds {saved} steps"
-        if not self._keeps_checkpoints:
+        if not self.keeps_checkpoints:
             kept = "nothing can be resumed, for the job keeps no checkpoints (it has no spec.checkpoint.path)"
-        self._observer.warn(f"{history.title}: stopped after {trained} steps; {kept}")
+        self.observer.warn(f"{history.title}: stopped after {trained} steps; {kept}")
 
 
 def core_of(job: HeteroTrainingJob, trial: Trial) -> Job:

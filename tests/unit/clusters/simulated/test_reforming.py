@@ -12,9 +12,9 @@ from heterotrain_operator.clusters.simulated.laws import Affine
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod, reformed
 from heterotrain_operator.clusters.simulated.scenario import AT_ONCE, Scenario, Timing, WorkerModel
 from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.experiments.report.simulated import standstill
 from heterotrain_operator.experiments.simulations import SimulationResult, simulate
 from heterotrain_operator.experiments.simulations.comparison import compared, figures_of
-from heterotrain_operator.experiments.simulations.words import standstill
 from heterotrain_operator.loop import Loop
 
 JOB = Job("job", (Group("a", 3),), 96)

@@ -2,29 +2,71 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 
 from heterotrain_operator.api import ManifestError, Problem
-from heterotrain_operator.cli.exit_codes import FAILED, SUCCEEDED
-from heterotrain_operator.cli.out_folder import out_problems
-from heterotrain_operator.cli.simulated.options import SimulateOptions
-from heterotrain_operator.cli.simulated.tables import print_comparison
-from heterotrain_operator.cli.simulated.view import SimulationView
-from heterotrain_operator.cli.version import package_version
-from heterotrain_operator.experiments.folder import cleared
+from heterotrain_operator.cli import FAILED, SUCCEEDED, package_version
+from heterotrain_operator.cli.terminal import LiveView, Progress, messages, print_report, progress_line, say
+from heterotrain_operator.experiments.report.simulated import Course, report_of
+from heterotrain_operator.experiments.runs import cleared, out_problems
+from heterotrain_operator.experiments.scenarios import Changes
 from heterotrain_operator.experiments.scenarios.reading import Simulation, load_simulation
 from heterotrain_operator.experiments.simulations import SimulationResult, simulate
 from heterotrain_operator.experiments.simulations.comparison import Comparison, RunFigures, compared, figures_of
 from heterotrain_operator.experiments.trials.stop import Interrupted, StopSignals, stop_signals
 
-PLAIN_WIDTH = 120
-"""Columns of the table where standard error is no terminal."""
+PLAIN_EVERY_SECONDS = 10.0
+DRAWN_EVERY_SECONDS = 0.1
+
+
+class SimulationView(LiveView):
+    """A line with a bar on a terminal, plain lines elsewhere; `now` is a monotonic clock in seconds."""
+
+    def __init__(self, console: Console, now: Callable[[], float], runs: int, steps: int) -> None:
+        """There will be so many runs, of so many steps each."""
+        super().__init__(console)
+        self._now = now
+        self._steps, self._runs = steps, runs
+        self._title = ""
+        self._done = 0
+        self._began = now()
+        self._printed_at = self._drawn_at = now()
+
+    def begin(self, title: str) -> None:
+        """A run begins."""
+        self._title = title
+
+    def progress(self, steps: int) -> None:
+        """The run has executed so many steps. It is called after every round, and often does nothing."""
+        moment = self._now()
+        if self.is_live:
+            if moment - self._drawn_at >= DRAWN_EVERY_SECONDS:
+                self._drawn_at = moment
+                self.draw(progress_line(self._title, self._reached(steps, moment), self.console.width))
+        elif moment - self._printed_at >= PLAIN_EVERY_SECONDS:
+            self._printed_at = moment
+            self.say(f"{self._title}: {self._reached(steps, moment)}")
+
+    def end(self, run: RunFigures) -> None:
+        """The run is over."""
+        self._done += 1
+        if run.message:
+            self.say(f"{self._title} {run.phase.lower()}: {run.message}", style="red")
+
+    def _reached(self, steps: int, moment: float) -> Progress:
+        """Of all runs, since each takes about as long as the others."""
+        total = self._runs * self._steps
+        done = self._done * self._steps + min(steps, self._steps)
+        left = (moment - self._began) / done * (total - done) if done else None
+        return Progress(done, total, left)
 
 
 KEPT_NUMBERS = 20_000_000
@@ -42,34 +84,32 @@ class Outcome:
     stopped_by: Interrupted | None = None
 
 
-def run_simulation(options: SimulateOptions) -> int:
+def run_simulation(asked: argparse.Namespace) -> int:
     """Do what the user asks, and return the exit code.
 
     Raises ManifestError (nothing was run) with all that is wrong with the input.
     """
-    simulation = _checked(options)
-    if options.only_print:
+    simulation = _checked(asked)
+    if asked.print_scenario:
         sys.stdout.write(simulation.text)
         return SUCCEEDED
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        console = Console(stderr=True, width=PLAIN_WIDTH)
+    console = messages()
     with stop_signals() as stop:
-        outcome = _run_all(simulation, console, stop, keeps_own=options.out is not None)
+        outcome = _run_all(simulation, console, stop, keeps_own=asked.out is not None)
     if outcome.stopped_by is not None:
-        done, asked = len(outcome.runs), len(simulation.policies) * len(simulation.seeds)
-        _say(console, f"{outcome.stopped_by}: {done} of {asked} simulations are complete", "yellow")
+        done, all_runs = len(outcome.runs), len(simulation.policies) * len(simulation.seeds)
+        say(console, f"{outcome.stopped_by}: {done} of {all_runs} simulations are complete", "yellow")
     kept = True
     if outcome.runs:
         like = next(iter(outcome.shown.values()))
         found = compared(simulation.name, simulation.description, outcome.runs, like)
-        print_comparison(console, found)
+        print_report(console, report_of(found))
         try:
-            _keep(options.out, simulation, found, outcome, console)
+            _keep(asked.out, simulation, found, outcome, console)
         except OSError as error:
-            _say(console, f"the report cannot be written: {error}", "red")
+            say(console, f"the report cannot be written: {error}", "red")
             kept = False
-        if options.as_json:
+        if asked.json:
             sys.stdout.write(json.dumps(found.to_json(), indent=2, allow_nan=False) + "\n")
             sys.stdout.flush()
     if outcome.stopped_by is not None:
@@ -77,14 +117,15 @@ def run_simulation(options: SimulateOptions) -> int:
     return FAILED if not kept or any(run.failed for run in outcome.runs) else SUCCEEDED
 
 
-def _checked(options: SimulateOptions) -> Simulation:
-    problems = [] if options.out is None else list(out_problems(options.out, fresh=options.fresh))
-    if options.out is not None and options.scenario.is_dir() and options.out.resolve() == options.scenario.resolve():
+def _checked(asked: argparse.Namespace) -> Simulation:
+    changes = Changes(tuple(asked.policy), asked.seed, asked.seeds, asked.intervals)
+    problems = [] if asked.out is None else list(out_problems(asked.out, fresh=asked.fresh))
+    if asked.out is not None and asked.scenario.is_dir() and asked.out.resolve() == asked.scenario.resolve():
         problems = [Problem("--out", "is the run that is simulated, which would be lost; name another folder")]
-    if options.fresh and options.out is None:
+    if asked.fresh and asked.out is None:
         problems.append(Problem("--fresh", "replaces an earlier run in --out, which is not given"))
     try:
-        simulation = load_simulation(options.scenario, options.changes)
+        simulation = load_simulation(asked.scenario, changes)
     except ManifestError as error:
         raise ManifestError([*error.problems, *problems]) from None
     if problems:
@@ -128,11 +169,7 @@ def _keep(out: Path | None, simulation: Simulation, found: Comparison, outcome: 
     if out is None:
         return
     # Drawing costs a second of imports that a simulation without a report does not need.
-    from heterotrain_operator.experiments.report import simulated  # noqa: PLC0415
+    from heterotrain_operator.experiments.report.files import write_simulation  # noqa: PLC0415
 
-    report = simulated.SimulationReport(found, outcome.shown, simulation.text, package_version())
-    _say(console, f"Report: {simulated.write(cleared(out), report)}")
-
-
-def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    course = Course(outcome.shown, simulation.text, package_version())
+    say(console, f"Report: {write_simulation(cleared(out), found, course)}")

@@ -1,0 +1,274 @@
+"""The report of trials on this machine: their figures side by side, and for the page their course."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heterotrain_operator.experiments import wording
+from heterotrain_operator.experiments.figures.ceiling import LEAST_SIZES, MeasuredCeiling, Profile
+from heterotrain_operator.experiments.figures.summary import Ratio, Speedup, Summary
+from heterotrain_operator.experiments.figures.trial_summary import TrialSummary
+from heterotrain_operator.experiments.report.plots import batches_and_times, losses, own_times
+from heterotrain_operator.experiments.report.value import (
+    Column,
+    Part,
+    Report,
+    Section,
+    Sentence,
+    Table,
+    Tone,
+    Toned,
+    Verbatim,
+)
+from heterotrain_operator.experiments.trials.observer import Entry
+from heterotrain_operator.experiments.trials.trial import TrialResult
+
+METRICS = 4
+"""Metrics of a script's evaluations that the table of trials shows; `--json` and the page have all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What the page shows besides a run's figures. `names` are the workers by rank, `profiles` the trials that only
+    measured (kept as series, not drawn), `manifest` and `schedule` the files' texts.
+    """
+
+    trials: tuple[TrialResult, ...]
+    profiles: tuple[TrialResult, ...]
+    names: tuple[str, ...]
+    manifest: str
+    cpu_cores: int
+    version: str
+    schedule: str = ""
+
+
+def report_of(summary: Summary, course: Course | None = None) -> Report:
+    """The report of a run; with its `course` it has all that the page shows."""
+    lead = [Sentence(speedup(found), Tone.LEAD) for found in summary.speedup]
+    lead += [Sentence(f"Doubtful: {warning}", Tone.DOUBT) for warning in summary.warnings]
+    if course is not None:
+        facts = f"heterotrain {course.version} on {course.cpu_cores} CPU cores. {summary.limits}"
+        lead.insert(0, Sentence(facts, detail=True))
+        if summary.message:
+            ended = Sentence(f"{summary.phase}: {summary.message}", Tone.DOUBT, detail=True)
+            lead.insert(1 + len(summary.speedup), ended)
+    sections = [*_overview(summary, course), *_ceiling(summary)]
+    if course is not None:
+        sections[-1:-1] = [_trial(each, summary, course.names) for each in course.trials]
+        sections.append(Section("Manifest", (Verbatim(course.manifest),)))
+        if course.schedule:
+            sections.append(Section("Schedule", (Verbatim(course.schedule),)))
+    return Report(summary.job, "report", tuple(lead), tuple(section for section in sections if section.parts))
+
+
+def _overview(summary: Summary, course: Course | None) -> list[Section]:
+    """All trials side by side."""
+    untrained = not any(trial.steps for trial in summary.trials)  # a terminal has enough of that in a sentence
+    what = (
+        "Iteration: median since the last adjustment of the batches. Samples per second: over the whole trial. "
+        "Workers: means since the last adjustment."
+    )
+    trials: list[Part] = [Sentence(what, detail=True), _trials_table(summary, detail=untrained)]
+    if course is not None:
+        trials.append(losses([each.history for each in course.trials]))
+    sections = [
+        Section("Trials", tuple(trials)),
+        Section("Workers", (_workers_table(summary, detail=untrained),)),
+    ]
+    if any(trial.phases for trial in summary.trials):
+        sections.append(Section("CPU limits", (_phases_table(summary),)))
+    return sections
+
+
+def _ceiling(summary: Summary) -> list[Section]:
+    """What was possible; its section is empty if the workers were not profiled."""
+    parts: list[Part] = [Sentence(line) for line in ceilings(summary)]
+    if summary.profile is not None:
+        parts += [_profile_table(summary.profile), own_times(summary.profile)]
+    return [Section("Ceiling", tuple(parts))]
+
+
+def _trial(result: TrialResult, summary: Summary, names: Sequence[str]) -> Section:
+    """One trial: its picture, its evaluations and its decisions."""
+    history = result.history
+    found = next(each for each in summary.trials if (each.policy, each.round) == (history.policy, history.round))
+    parts: list[Part] = [batches_and_times(history, names, f"{result.slug}.png")]
+    if found.evaluations:
+        parts.append(_evaluations_table(found))
+    return Section(history.title, (*parts, decisions_table(result.entries)))
+
+
+def title(trial: TrialSummary, summary: Summary) -> str:
+    """The trial's name: its policy, and the round where there are several."""
+    return f"{trial.policy} {trial.round}" if any(each.round > 1 for each in summary.trials) else trial.policy
+
+
+def metrics_of(trials: Sequence[TrialSummary]) -> tuple[str, ...]:
+    """The names of all that was evaluated, in the order in which the scripts reported them."""
+    return tuple(dict.fromkeys(name for trial in trials for each in trial.evaluations for name in each.metrics))
+
+
+def _metric(of: Callable[[Any], Mapping[str, float]], name: str) -> Callable[[Any], float | None]:
+    """What a script evaluated under a name."""
+    return lambda row: of(row).get(name)
+
+
+TRIAL_COLUMNS = (
+    Column("ended", lambda trial: trial.phase, left=True, detail=True),
+    Column("steps", lambda trial: trial.steps, rank=5),
+    Column("time", lambda trial: trial.seconds, wording.seconds, rank=1),
+    Column("samples/s", lambda trial: trial.samples_per_second, wording.rate, rank=2),
+    Column("iteration", lambda trial: trial.iteration_seconds, wording.seconds, rank=3),
+    Column("adjustments", lambda trial: trial.adjustments, rank=7),
+    Column("restarts", lambda trial: trial.restarts, detail=True),
+    Column("final loss", lambda trial: trial.final_loss, wording.loss, rank=6),
+    Column("to target", lambda trial: trial.target_seconds, wording.seconds, rank=4, optional=True),
+    Column("of ceiling", lambda trial: trial.ceiling_fraction, wording.percent, rank=2, optional=True),
+    Column(
+        "of ceiling, all steps", lambda trial: trial.ceiling_fraction_all, wording.percent, detail=True, optional=True
+    ),
+)
+
+
+def _trials_table(summary: Summary, *, detail: bool) -> Table:
+    """One row per trial; what its script evaluated last is in it, too."""
+
+    def named(trial: TrialSummary) -> Toned:
+        name = title(trial, summary)
+        well = trial.phase == "Succeeded"
+        return Toned(name, Tone.PLAIN) if well else Toned(f"{name}: {trial.phase}", Tone.FAILURE)
+
+    measured = (
+        Column(name, _metric(lambda trial: trial.measured, name), wording.loss, rank=2, least=6)
+        for name in metrics_of(summary.trials)[:METRICS]
+    )
+    return Table((Column("policy", named, name=True), *TRIAL_COLUMNS, *measured), summary.trials, detail=detail)
+
+
+WORKER_COLUMNS = (
+    Column("policy", lambda row: row[0], name=True),
+    Column("worker", lambda row: row[1].name, name=True),
+    Column("batch", lambda row: row[1].batch),
+    Column("samples", lambda row: row[1].samples, "{:,}".format, detail=True),
+    Column("own time", lambda row: row[1].settled_own_seconds, wording.seconds, rank=1),
+    Column("wait", lambda row: row[1].settled_wait_seconds, wording.seconds, detail=True),
+    Column("waiting", lambda row: row[1].wait_share, wording.percent, rank=2),
+)
+"""Of a trial's name and one of its workers; own times and waiting are means since the last adjustment."""
+
+
+def _workers_table(summary: Summary, *, detail: bool) -> Table:
+    """One row per trial and worker."""
+    rows = tuple((title(trial, summary), worker) for trial in summary.trials for worker in trial.worker)
+    return Table(WORKER_COLUMNS, rows, beside=True, detail=detail)
+
+
+PHASE_COLUMNS = (
+    Column("policy", lambda row: row[0], name=True),
+    Column("CPU limits", lambda row: row[1].label, left=True),
+    Column("from step", lambda row: row[1].first_step, rank=4),
+    Column("steps", lambda row: row[1].steps, rank=5),
+    Column("samples/s", lambda row: row[1].samples_per_second, wording.rate, rank=2),
+    Column("iteration", lambda row: row[1].iteration_seconds, wording.seconds, rank=1),
+    Column("adjustments", lambda row: row[1].adjustments, rank=6),
+    Column("of ceiling", lambda row: row[1].ceiling_fraction, wording.percent),
+    Column("of ceiling, all steps", lambda row: row[1].ceiling_fraction_all, wording.percent, rank=3),
+)
+"""Of a trial's name and one of its phases; the column with the share of the ceiling is never left out."""
+
+
+def _phases_table(summary: Summary) -> Table:
+    """One row per trial and phase between changes of CPU limits."""
+    return Table(
+        PHASE_COLUMNS, tuple((title(trial, summary), phase) for trial in summary.trials for phase in trial.phases)
+    )
+
+
+def _evaluations_table(trial: TrialSummary) -> Table:
+    """What the script evaluated in a trial."""
+    columns = (
+        Column("step", lambda each: each.step),
+        Column("after", lambda each: each.seconds, wording.seconds),
+        *(Column(name, _metric(lambda each: each.metrics, name), wording.loss) for name in metrics_of([trial])),
+    )
+    return Table(columns, trial.evaluations, detail=True, heading="Evaluations")
+
+
+def _why(entry: Entry) -> str:
+    return "; ".join(f"{event.reason}: {event.message}" for event in entry.events) or entry.reason
+
+
+DECISION_COLUMNS = (
+    Column("step", lambda entry: entry.step),
+    Column("after", lambda entry: entry.seconds, wording.clock),
+    Column("plan", lambda entry: "" if entry.version is None else entry.version),
+    Column("batches", lambda entry: entry.batches, wording.batches, left=True),
+    Column("why", _why, text=True),
+)
+
+
+def decisions_table(entries: Sequence[Entry]) -> Table:
+    """One row per decision that is worth keeping."""
+    return Table(DECISION_COLUMNS, tuple(entries), detail=True)
+
+
+PROFILE_COLUMNS = (
+    Column("worker", lambda row: row[0], name=True),
+    Column("batch", lambda row: row[1].batch),
+    Column("own time (median)", lambda row: row[1].own_seconds, wording.seconds),
+    Column("interquartile range", lambda row: row[1].spread_seconds, wording.seconds),
+    Column("steps", lambda row: row[1].steps),
+    Column("before", lambda row: row[1].before_seconds, wording.seconds),
+    Column("after", lambda row: row[1].after_seconds, wording.seconds),
+)
+
+
+def _profile_table(profile: Profile) -> Table:
+    """One row per worker and batch size at which it was profiled."""
+    rows = tuple((worker.name, point) for worker in profile.workers for point in worker.points)
+    return Table(PROFILE_COLUMNS, rows, detail=True)
+
+
+def speedup(found: Speedup) -> str:
+    """One sentence per compared policy."""
+    rounds = f" over {found.rounds} rounds" if found.rounds > 1 else ""
+    rate = _factor(found.samples_per_second)
+    whole = f"{found.policy} trained {rate} as many samples per second as {found.over}{rounds}"
+    if found.iteration is None:
+        return f"{whole}."
+    return f"{whole}; after the last adjustment its iterations were {_factor(found.iteration)} as fast."
+
+
+def _factor(ratio: Ratio | None) -> str:
+    """How many times faster, with the spread over rounds where there is one."""
+    if ratio is None:
+        return wording.UNKNOWN
+    if ratio.least == ratio.greatest:
+        return f"{ratio.median:.2f}x"
+    return f"{ratio.median:.2f}x (median; {ratio.least:.2f} to {ratio.greatest:.2f})"
+
+
+def ceilings(summary: Summary) -> tuple[str, ...]:
+    """What the best possible split would have been, one sentence per set of CPU limits and global batch."""
+    if summary.levels:
+        parts = [(level.profile, level.ceilings, f" under limits {level.label}") for level in summary.levels]
+    else:
+        parts = [(summary.profile, summary.ceilings, "")]
+    return tuple(
+        _of_ceiling(profile, found, under)
+        for profile, possible, under in parts
+        if profile is not None
+        for found in possible
+    )
+
+
+def _of_ceiling(profile: Profile, found: MeasuredCeiling, under: str) -> str:
+    sizes = min(len(worker.points) for worker in profile.workers)
+    doubt = f" (only {sizes} sizes for some worker)" if sizes < LEAST_SIZES else ""
+    return (
+        f"Ceiling for a global batch of {found.global_batch}{under}: {wording.seconds(found.iteration_seconds)} an "
+        f"iteration, with batches {wording.batches(found.batches.values())} ({wording.seconds(found.own_seconds)} of "
+        f"own time and {wording.seconds(profile.allreduce.seconds)} of all-reduce){doubt}."
+    )
