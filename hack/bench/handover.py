@@ -32,7 +32,7 @@ from heterotrain.groups.generation import Generation
 from heterotrain.groups.sockets import SocketCutter
 from heterotrain.state import state_transfer
 from heterotrain.state.state_transfer import hand_over
-from heterotrain_operator.clusters.local.ports import Ports
+from heterotrain_operator.clusters.local.starting import Ports
 
 CASES = ((1, 1), (3, 1), (8, 1), (7, 2), (5, 4), (2, 2), (3, 6), (1, 3), (1, 8))
 """Holders and takers. Where there are more takers than holders, only a broadcast is possible."""

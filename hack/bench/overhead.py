@@ -40,10 +40,9 @@ from rich.table import Table
 from heterotrain import contract
 from heterotrain.contract import Member, Plan, TrainingConfig
 from heterotrain_operator.clusters.local import leftovers
-from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
-from heterotrain_operator.clusters.local.limits.detect import detect
-from heterotrain_operator.clusters.local.ports import HOST, Ports
+from heterotrain_operator.clusters.local.limits import Mechanism, detect, machine_cores
 from heterotrain_operator.clusters.local.process import WorkerFiles, WorkerProcess
+from heterotrain_operator.clusters.local.starting import HOST, Ports
 from heterotrain_operator.metrics.pods import PodReader
 
 WORKERS = 3

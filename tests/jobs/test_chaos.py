@@ -17,7 +17,7 @@ import yaml
 from heterotrain import contract
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.clusters.local import leftovers
-from heterotrain_operator.clusters.local.limits import neighbours
+from heterotrain_operator.clusters.local.limits.mechanism import NEIGHBOUR
 from jobs.worlds import digits_job
 from unit.cli.commands import processes_that_mention, start
 
@@ -69,7 +69,7 @@ class Job:
 def neighbours_beside(token: str) -> list[int]:
     """The busy processes beside workers of a run, once they are what they are to be."""
     beside = [pid for pid in leftovers.all_pids() if f"{leftovers.ENV_RUNNER}={token}" in leftovers.environment(pid)]
-    return [pid for pid in beside if neighbours.__file__ in Path(f"/proc/{pid}/cmdline").read_text()]
+    return [pid for pid in beside if NEIGHBOUR in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import yaml
 
 from heterotrain import contract
 from heterotrain.contract import StepRecord
-from heterotrain_operator.clusters.local.limits.detect import detect
+from heterotrain_operator.clusters.local.limits import detect
 from jobs.worlds import digits_job
 from unit.cli.commands import processes_that_mention, start
 

@@ -11,8 +11,8 @@ from heterotrain.contract import Member, Plan
 from heterotrain_operator.api import HeteroTrainingJob, parse_manifest
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.cluster import LocalCluster
-from heterotrain_operator.clusters.local.limits import neighbours
-from heterotrain_operator.clusters.local.limits.detect import working
+from heterotrain_operator.clusters.local.limits import working
+from heterotrain_operator.clusters.local.limits.mechanism import NEIGHBOUR
 from heterotrain_operator.core.model import WorkerKey, WorkerSeen
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ def neighbours_of(pid: int) -> list[int]:
     found = []
     for each in leftovers.all_pids():
         marked = any(entry.startswith(f"{leftovers.ENV_RUNNER}={pid}-") for entry in leftovers.environment(each))
-        if marked and leftovers.alive(each) and neighbours.__file__ in _words_of(each):
+        if marked and leftovers.alive(each) and NEIGHBOUR in _words_of(each):
             found.append(each)
     return found
 

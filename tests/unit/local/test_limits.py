@@ -13,11 +13,10 @@ import pytest
 
 from heterotrain.contract import TrainingConfig
 from heterotrain_operator.clusters.local import leftovers
-from heterotrain_operator.clusters.local.limits import cgroup, duty_cycle
-from heterotrain_operator.clusters.local.limits.cgroup_v1.limits import LimitsV1
+from heterotrain_operator.clusters.local.limits import MECHANISMS as KNOWN
+from heterotrain_operator.clusters.local.limits import cgroup, detect, duty_cycle
+from heterotrain_operator.clusters.local.limits.cgroup_v1 import LimitsV1
 from heterotrain_operator.clusters.local.limits.cgroup_v2 import LimitsV2
-from heterotrain_operator.clusters.local.limits.detect import MECHANISMS as KNOWN
-from heterotrain_operator.clusters.local.limits.detect import detect
 from heterotrain_operator.clusters.local.limits.mechanism import (
     MAX_PERIOD_MICROSECONDS,
     MIN_QUOTA_MICROSECONDS,
@@ -26,6 +25,7 @@ from heterotrain_operator.clusters.local.limits.mechanism import (
     Limits,
     Mechanism,
     effective_cores,
+    launcher,
     machine_cores,
     quota_and_period,
 )
@@ -42,7 +42,7 @@ def limited(tmp_path: Path) -> Iterator[Limited]:
 
     def start(mechanism: Mechanism, script: str, cores: float | None) -> Limits:
         limits = mechanism.create("worker", cores, None, owner)
-        words = [*cgroup.launcher(limits.prefix, limits.joins), sys.executable, "-S", "-c", script]
+        words = [*launcher(limits.joins), sys.executable, "-S", "-c", script]
         environment = {**os.environ, **limits.environment}
         process = subprocess.Popen(words, env=environment, cwd=tmp_path, start_new_session=True)
         running.append((limits, process))

@@ -5,7 +5,7 @@ import pytest
 
 from heterotrain.contract import Member, Plan
 from heterotrain_operator.clusters.local.cluster import LocalCluster
-from heterotrain_operator.clusters.local.placement import place
+from heterotrain_operator.clusters.local.pod import place
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Memory
 from unit.local.small_jobs import SLEEP, key, make_job

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from heterotrain_operator.clusters.local import ports
-from heterotrain_operator.clusters.local.limits import machine_cores
-from heterotrain_operator.clusters.local.limits.scope import cpu_properties
-from heterotrain_operator.clusters.local.ports import HOST, Ports, is_free
-from heterotrain_operator.clusters.local.python import NAMES, interpreter_path
+from heterotrain_operator.clusters.local import starting as ports
+from heterotrain_operator.clusters.local.starting import HOST, Ports, interpreter_path, is_free
+from heterotrain_operator.clusters.local.starting import INTERPRETERS as NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -44,27 +42,14 @@ def test_ports_are_handed_out_once_and_below_those_of_outgoing_connections() -> 
     given = [pool.take() for _ in range(50)]
     assert len(set(given)) == 50
     lowest_outgoing = int(ports.EPHEMERAL_RANGE.read_text().split()[0])
-    assert all(port >= ports.LOWEST for port in given)
-    if lowest_outgoing > ports.LOWEST + ports.ATTEMPTS:
+    assert all(port >= ports.LOWEST_PORT for port in given)
+    if lowest_outgoing > ports.LOWEST_PORT + ports.PORT_ATTEMPTS:
         assert all(port < lowest_outgoing for port in given)
 
 
 def test_a_taken_port_is_not_free() -> None:
     with socket.create_server((HOST, 0)) as server:
         assert not is_free(server.getsockname()[1])
-
-
-@pytest.mark.parametrize(
-    ("cores", "properties"),
-    [
-        (0.25, ["CPUQuota=25%", "CPUQuotaPeriodSec=10000us"]),
-        (0.05, ["CPUQuota=5%", "CPUQuotaPeriodSec=20000us"]),
-        (machine_cores() + 1.0, ["CPUQuota="]),
-        (None, ["CPUQuota="]),
-    ],
-)
-def test_a_scope_gets_quota_and_period(cores: float | None, properties: list[str]) -> None:
-    assert cpu_properties(cores) == properties
 
 
 def test_the_path_of_the_user_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

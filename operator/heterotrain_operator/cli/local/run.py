@@ -26,7 +26,7 @@ from heterotrain_operator.cli.local.outcome import (
     print_what_is_kept,
     write_report,
 )
-from heterotrain_operator.clusters.local.limits.detect import detect
+from heterotrain_operator.clusters.local.limits import detect
 from heterotrain_operator.experiments import runs
 from heterotrain_operator.experiments.control import ControlServer
 from heterotrain_operator.experiments.experiment import placements_of, run_trials, summary_of

@@ -13,10 +13,8 @@ from typing import Self
 
 from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.clusters.local import leftovers
-from heterotrain_operator.clusters.local.limits import Mechanism
-from heterotrain_operator.clusters.local.limits.detect import detect
-from heterotrain_operator.clusters.local.placement import move
-from heterotrain_operator.clusters.local.pod import Pod
+from heterotrain_operator.clusters.local.limits import Mechanism, detect
+from heterotrain_operator.clusters.local.pod import Pod, move
 from heterotrain_operator.clusters.local.process import WorkerFiles, WorkerProcess
 from heterotrain_operator.clusters.local.starting import Starter, check_working_dirs
 from heterotrain_operator.clusters.local.template import read_templates
