@@ -25,8 +25,9 @@ from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerKe
 from heterotrain_operator.core.state import Memory
 from kube_server.api_server import ApiServer
 from kube_server.serving import kubeconfig, serving
+from unit.cli.commands import eventually
 from unit.kube.worlds import World
-from unit.local.small_jobs import SLEEP, eventually, make_job
+from unit.local.small_jobs import SLEEP, make_job
 
 
 class Harness(Protocol):
