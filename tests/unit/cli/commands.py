@@ -80,6 +80,17 @@ def eventually(condition: Callable[[], T], seconds: float = 120.0) -> T:
     return value
 
 
+def said_until(command: subprocess.Popen[str], text: str) -> str:
+    """What a command writes to standard error up to the line that holds this text."""
+    assert command.stderr is not None
+    said = ""
+    for line in iter(command.stderr.readline, ""):
+        said += line
+        if text in line:
+            return said
+    raise AssertionError(f"it never said {text!r}: {said}")
+
+
 def processes_that_mention(text: str) -> list[int]:
     """Live processes with this text in their command line or environment, but for this one."""
     found = []

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -19,7 +18,7 @@ from heterotrain_operator.cli.main import main
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.experiments import control, runs
 from heterotrain_operator.experiments.control import ControlServer
-from unit.cli.commands import manifest, processes_that_mention, start, write_manifest
+from unit.cli.commands import eventually, manifest, processes_that_mention, start, write_manifest
 
 
 class Run:
@@ -211,15 +210,6 @@ def test_random_faults_end_with_the_job(run_of: RunOf, capsys: pytest.CaptureFix
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)"
 
 
-def until(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
-    """Wait for a condition to hold and return its value; the time bounds only a test that fails."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
-    return value
-
-
 def worker_of(folder: Path, name: str) -> int | None:
     """The process of a worker that has come up below a folder; None before."""
     mark = f"HETEROTRAIN_WORKER={name}"
@@ -248,14 +238,14 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[s
 def test_killed_run_leaves_a_job_beside_it_alone(
     commands: dict[str, subprocess.Popen[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pids = {name: until(lambda name=name: worker_of(tmp_path, f"{name}-cpu-0")) for name in commands}
+    pids = {name: eventually(lambda name=name: worker_of(tmp_path, f"{name}-cpu-0")) for name in commands}
     assert main(["chaos", "one", "stop", "cpu-0"]) == 0
-    until(lambda: leftovers._stat_fields(pids["one"])[0] == "T")
+    eventually(lambda: leftovers._stat_fields(pids["one"])[0] == "T")
     assert leftovers._stat_fields(pids["other"])[0] != "T"
 
     commands["one"].kill()
     commands["one"].communicate(timeout=60)
-    until(lambda: not leftovers.alive(pids["one"]))
+    eventually(lambda: not leftovers.alive(pids["one"]))
     capsys.readouterr()
     assert main(["chaos", "one", "continue", "cpu-0"]) == 2
     assert "no run of job 'one' goes on in this folder; running: other" in capsys.readouterr().err
