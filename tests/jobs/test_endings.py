@@ -21,7 +21,8 @@ TWO = ["500m", "500m"]
 def once(folder: Path, first: str, then: str = "pass") -> str:
     """What the first process of each name does, and what those do that come in its place."""
     marker = f"{str(folder / 'done-')!r} + name"
-    return f"exec({then!r} if os.path.exists({marker}) else 'open({marker}, \"x\").close(); {first}')"
+    begun = f"open({marker}, 'x').close(); {first}"
+    return f"exec({then!r} if os.path.exists({marker}) else {begun!r})"
 
 
 @pytest.mark.parametrize(

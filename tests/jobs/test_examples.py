@@ -37,7 +37,11 @@ def test_example_manifest_meets_the_restricted_pod_security_standard(path: Path)
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=() if path.stem == "digits" else pytest.mark.long) for path in SCRIPTS],
+    ids=lambda path: path.name,
+)
 def test_example_script_runs_alone(path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "trainer-image"), "OMP_NUM_THREADS": "1"}
     run = subprocess.run(

@@ -10,7 +10,7 @@ from chaos_job import Setting
 from chaos_run import run, undisturbed
 from chaos_schedule import schedule, variant
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 SETTING = Setting()
 FAULTS_OF_A_JOB = 4

@@ -82,18 +82,19 @@ def test_jobs_that_run_at_once_are_told_apart(run_of: RunOf, capsys: pytest.Capt
     assert other.asked == [{"do": "slow", "worker": "other-1", "neighbours": 3}]
 
 
-def test_without_a_fault_the_workers_are_shown(run_of: RunOf, capsys: pytest.CaptureFixture[str]) -> None:
-    run_of("job")
+def test_without_a_fault_the_workers_and_groups_that_have_grown_are_shown(
+    run_of: RunOf, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of("job")
     assert main(["chaos", "job"]) == 0
     assert capsys.readouterr().out == "job-0: no fault\njob-1: no fault\njob-2: not running\n"
-    assert main(["chaos", "job", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["workers"]) == 3
-
-
-def test_groups_that_have_grown_are_shown(run_of: RunOf, capsys: pytest.CaptureFixture[str]) -> None:
-    run_of("job").added["cpu"] = 2
+    run.added["cpu"] = 2
     assert main(["chaos", "job"]) == 0
     assert capsys.readouterr().out.endswith("\ngroup cpu: 2 workers more than at first\n")
+    assert main(["chaos", "job", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["workers"]) == 3
+    assert main(["chaos", "job", "kill", "job-2"]) == 1
+    assert capsys.readouterr().err.endswith("chaos: job-2 is not running\n"), "a fault that cannot be had is a failure"
 
 
 def test_run_is_found_by_its_folder_too(run_of: RunOf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,12 +133,6 @@ def test_job_that_does_not_run_is_named_with_those_that_do(run_of: RunOf, capsys
         assert f"no run of job '{name}' goes on in this folder; running: job\n" in capsys.readouterr().err
     assert main(["chaos", "./nowhere", "kill", "x-0"]) == 2
     assert "there is no run in nowhere" in capsys.readouterr().err
-
-
-def test_fault_that_cannot_be_had_is_a_failure(run_of: RunOf, capsys: pytest.CaptureFixture[str]) -> None:
-    run_of("job")
-    assert main(["chaos", "job", "kill", "job-2"]) == 1
-    assert capsys.readouterr().err.endswith("chaos: job-2 is not running\n")
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ class OnThisMachine:
         eventually(lambda: not self._deleted & {worker.uid for worker in self._cluster.observe()[0].workers})
 
     def kill(self, key: WorkerKey) -> None:
-        os.kill(self._cluster.pid(key.name), signal.SIGKILL)
+        os.kill(self._cluster.process(key.name).pid, signal.SIGKILL)
         self._cluster.wait(30)
 
     def write_as_another(self, plan: Plan, memory: Memory) -> None:

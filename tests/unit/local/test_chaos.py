@@ -35,7 +35,7 @@ def pids(cluster: LocalCluster) -> set[int]:
 
 
 def states(cluster: LocalCluster) -> set[str]:
-    return {leftovers._stat_fields(pid)[0] for pid in pids(cluster) | {cluster.pid(NAME)}}
+    return {leftovers._stat_fields(pid)[0] for pid in pids(cluster) | {cluster.process(NAME).pid}}
 
 
 def planned(cluster: LocalCluster) -> None:

@@ -117,15 +117,3 @@ def test_what_a_dead_runner_left_is_swept_at_the_next_start_and_nothing_else(tmp
             orphan.kill()
             orphan.wait()
             limit.remove()
-
-
-def test_dead_runner_is_told_from_a_live_one() -> None:
-    child = subprocess.Popen([sys.executable, "-S", "-c", SLEEP])
-    token = leftovers.new_token().split("-")
-    of_child = "-".join([str(child.pid), str(leftovers.start_ticks(child.pid)), *token[2:]])
-    assert not leftovers.runner_is_dead(of_child)
-    child.kill()
-    child.wait()
-    assert leftovers.runner_is_dead(of_child)
-    for foreign in ("", "job", "1-2", "1-2-x-0", "1-2-3-4-5", "999999999-1-1-0"):
-        assert not leftovers.runner_is_dead(foreign), foreign

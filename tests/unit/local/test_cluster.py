@@ -15,7 +15,6 @@ import pytest
 
 from heterotrain import contract
 from heterotrain.contract import Plan, TrainingConfig
-from heterotrain_operator.api import ManifestError
 from heterotrain_operator.clusters.local import cluster as local_cluster
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.cluster import LocalCluster
@@ -96,11 +95,6 @@ def test_worker_gets_what_a_container_gets_and_its_temporary_files_go_with_it(tm
         assert Path(newcomer[4]).is_socket()
         raise RuntimeError("on purpose")
     assert not Path(newcomer[4]).parents[2].exists(), "nor are those of the run left"
-
-
-def test_folder_that_does_not_exist_is_refused_with_its_path(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"template\.spec\.containers\[0\]\.workingDir: /no/folder"):
-        LocalCluster(make_job("", workingDir="/no/folder"), tmp_path, None)
 
 
 def last_words(**said: Any) -> str:
@@ -191,7 +185,7 @@ def test_limits_hold_from_the_first_plan_on_for_whoever_has_the_name(
         return [limits_of[name].cores() for name in (FIRST, OTHER)]
 
     def cpus() -> set[int]:
-        return os.sched_getaffinity(cluster.pid(FIRST))
+        return os.sched_getaffinity(cluster.process(FIRST).pid)
 
     monkeypatch.setattr(type(mechanism), "create", remembered)
     one_cpu, all_cpus = max(os.sched_getaffinity(0)), os.sched_getaffinity(0)
@@ -222,7 +216,7 @@ def test_limits_hold_from_the_first_plan_on_for_whoever_has_the_name(
     cluster.act(Decision("Running", "", plan=Plan(2, 2, "step", both)), Memory.initial())
     assert in_force() == [0.5, 0.125]
 
-    os.kill(cluster.pid(FIRST), signal.SIGKILL)
+    os.kill(cluster.process(FIRST).pid, signal.SIGKILL)
     eventually(lambda: cluster.observe() and not neighbours_of(os.getpid()))
     cluster.set_neighbours(FIRST, 1)
     assert not neighbours_of(os.getpid()), "nobody is beside a worker that has ended"

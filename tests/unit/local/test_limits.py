@@ -175,3 +175,15 @@ def test_mounts_and_memberships_are_read_as_the_kernel_writes_them() -> None:
     assert cgroup.own_folder(mounts[0], ours["cpu"]) == Path("/sys/fs/cgroup/cpu,cpuacct/def")
     assert cgroup.own_folder(mounts[1], ours[""]) == Path("/mnt/a b/user.slice")
     assert cgroup.own_folder(mounts[0], "/elsewhere") == Path("/sys/fs/cgroup/cpu,cpuacct")
+
+
+def test_dead_runner_is_told_from_a_live_one() -> None:
+    child = subprocess.Popen([sys.executable, "-S", "-c", SLEEP])
+    token = leftovers.new_token().split("-")
+    of_child = "-".join([str(child.pid), str(leftovers.start_ticks(child.pid)), *token[2:]])
+    assert not leftovers.runner_is_dead(of_child)
+    child.kill()
+    child.wait()
+    assert leftovers.runner_is_dead(of_child)
+    for foreign in ("", "job", "1-2", "1-2-x-0", "1-2-3-4-5", "999999999-1-1-0"):
+        assert not leftovers.runner_is_dead(foreign), foreign

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, parse_manifest
+from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.template import (
     EnvEntry,
     ProcessTemplate,
@@ -133,3 +135,8 @@ def test_everything_else_is_named_as_ignored() -> None:
         f"{CONTAINER}.resources.requests",
         f'{CONTAINER}.resources.limits["nvidia.com/gpu"]',
     }
+
+
+def test_folder_that_does_not_exist_is_refused_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match=r"template\.spec\.containers\[0\]\.workingDir: /no/folder"):
+        LocalCluster(make_job("", workingDir="/no/folder"), tmp_path, None)

@@ -191,10 +191,6 @@ class LocalCluster:
         """The processes that each worker still has, by its uid; any thread may ask."""
         return {pod.uid: pod.process.limits.pids() for pod in list(self._pods.values())}
 
-    def pid(self, name: str) -> int:
-        """A worker's first process. Raises ValueError without such a worker."""
-        return self._pod(name).process.pid
-
     def wait(self, seconds: float, meanwhile: Callable[[], None] | None = None) -> None:
         """Let time pass, but no longer than until there is an end of a worker that was not observed yet.
 
