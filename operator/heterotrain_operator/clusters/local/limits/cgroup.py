@@ -187,7 +187,6 @@ class Cgroups(Mechanism, Protocol):
     @property
     def memory(self) -> object:
         """Something that is true if memory is limited."""
-        ...
 
 
 Found = TypeVar("Found", bound=Cgroups)

@@ -37,50 +37,39 @@ class Limits(Protocol):
     @property
     def joins(self) -> tuple[Path, ...]:
         """Files into which the worker writes its id before it becomes the user's command."""
-        ...
 
     @property
     def environment(self) -> Mapping[str, str]:
         """What the worker's environment must hold in addition."""
-        ...
 
     def started(self, pid: int) -> None:
         """Take note of the worker's first process."""
-        ...
 
     def set_cores(self, cores: float | None) -> None:
         """Change the CPU limit (None: no limit). Raises LimitError if the kernel refuses it."""
-        ...
 
     def set_neighbours(self, count: int, cpu: int | None) -> None:
         """Let so many busy processes share the limits with the worker, on that CPU alone if one is given. Raises
         LimitError if they cannot, OSError if no process can be had.
         """
-        ...
 
     def set_stopped(self, stopped: bool) -> None:
         """Stop all processes inside the limits, or let them go on."""
-        ...
 
     def cores(self) -> float | None:
         """The present CPU limit; None if there is none."""
-        ...
 
     def cpu_seconds(self) -> float:
         """CPU time used so far by the worker and its descendants."""
-        ...
 
     def out_of_memory(self) -> bool:
         """Whether a process was killed because of the memory limit."""
-        ...
 
     def pids(self) -> set[int]:
         """The live processes inside the limits."""
-        ...
 
     def remove(self) -> bool:
         """Try once, without waiting, to kill all processes and to remove the limits. Returns whether they are gone."""
-        ...
 
 
 class Mechanism(Protocol):
@@ -89,22 +78,18 @@ class Mechanism(Protocol):
     @property
     def name(self) -> str:
         """A short word for tables and options."""
-        ...
 
     @property
     def parents(self) -> tuple[Path, ...]:
         """Folders in which each worker's limits have a folder."""
-        ...
 
     def describe(self) -> str:
         """Which mechanism this is and what it cannot do, in words."""
-        ...
 
     def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> Limits:
         """Limits for one worker; `owner` is the token by which leftovers are found. Raises LimitError, after which
         nothing is left behind.
         """
-        ...
 
 
 def machine_cores() -> int:
