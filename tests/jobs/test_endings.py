@@ -35,7 +35,7 @@ def test_killed_workers_cost_a_restart_from_the_last_checkpoint_and_one_that_han
 ) -> None:
     fault = once(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)", "name == 'job-g1-0' and time.sleep(600)")
     limits = {"runPolicy": {"backoffLimit": 1}, "membership": {"progressTimeoutSeconds": 5}}
-    job: dict[str, Any] = {"fault": fault, "worker": killed, "at": 30, "environment": environment, **limits}
+    job: dict[str, Any] = {"fault": fault, "worker": killed, "at": 27, "environment": environment, **limits}
     with running(tmp_path, TWO, training={"globalBatchSize": 96, "steps": 800, "seed": 7}, **job) as run:
         code, _, said = run.ends()
         assert code == 1

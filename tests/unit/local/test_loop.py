@@ -175,7 +175,6 @@ def test_script_that_never_ends_well_fails_the_job_soon_and_is_explained(tmp_pat
 TRAINING = WorkerMetrics(plan_version=1, phase=contract.PHASE_TRAINING, batch_size=8, steps=10.0, own_seconds=1.0)
 FIRST = replace(TRAINING, steps=2.0, own_seconds=1.0)
 PAUSED = WorkerMetrics(plan_version=1, phase=contract.PHASE_PAUSED)
-PAUSED_IN_FIRST = replace(FIRST, phase=contract.PHASE_PAUSED)
 STARTING = WorkerMetrics(plan_version=1, phase=contract.PHASE_STARTING)
 
 
@@ -185,7 +184,6 @@ STARTING = WorkerMetrics(plan_version=1, phase=contract.PHASE_STARTING)
         ("Running", TRAINING, None, False, PERIOD_SECONDS),
         ("Running", PAUSED, None, False, PERIOD_SECONDS),
         ("Running", FIRST, None, False, 0.5),
-        ("Running", replace(FIRST, own_seconds=0.1), None, False, BUSY_PERIOD_SECONDS),
         ("Running", replace(FIRST, own_seconds=100.0), None, False, PERIOD_SECONDS),
         ("Running", replace(FIRST, batch_size=0), None, False, PERIOD_SECONDS),
         ("Running", STARTING, None, False, BUSY_PERIOD_SECONDS),
@@ -203,6 +201,13 @@ def test_rounds_are_seldom_only_while_all_train(
     assert period_seconds(Seen((worker,)), Decision(phase, "", create=created)) == seconds
 
 
+def period_of_many(each: WorkerMetrics, *first: WorkerMetrics) -> float:
+    """Between two looks at 150 workers, of which the first ones are others."""
+    metrics = [*first, *[each] * (150 - len(first))]
+    workers = (WorkerSeen(f"w{rank}", "u", "cpu", rank, "Running", metrics=of) for rank, of in enumerate(metrics))
+    return period_seconds(Seen(tuple(workers)), Decision("Running", ""))
+
+
 @pytest.mark.parametrize(
     ("steps", "wait_seconds", "seconds"),
     [(5.0, 0.5, 0.75), (0.0, 0.0, 0.75), (1.0, 0.5, 0.3), (2.0, 0.9, 0.25), (2.0, 0.1, BUSY_PERIOD_SECONDS)],
@@ -212,26 +217,14 @@ def test_first_three_steps_of_many_workers_are_looked_at_one_by_one_and_later_on
 ) -> None:
     """Each step takes 0.1 s at most beside the waiting."""
     metrics = replace(TRAINING, steps=steps, own_seconds=0.1, wait_seconds=wait_seconds)
-    workers = tuple(WorkerSeen(f"w{rank}", "u", "cpu", rank, "Running", metrics=metrics) for rank in range(150))
-    assert period_seconds(Seen(workers), Decision("Running", "")) == pytest.approx(seconds)
+    assert period_of_many(metrics) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("other", [replace(TRAINING, steps=1000.0), PAUSED_IN_FIRST])
-def test_first_steps_of_many_workers_that_do_not_train_together_are_looked_at_as_seldom_as_others(
-    other: WorkerMetrics,
-) -> None:
+def test_many_workers_that_do_not_train_together_are_looked_at_no_oftener_than_reading_them_allows() -> None:
     begun = replace(TRAINING, steps=2.0, own_seconds=0.1, wait_seconds=0.4)
-    workers = tuple(
-        WorkerSeen(f"w{rank}", "u", "cpu", rank, "Running", metrics=begun if rank else other) for rank in range(150)
-    )
-    assert period_seconds(Seen(workers), Decision("Running", "")) == pytest.approx(0.75)
-
-
-def test_newcomers_are_waited_for_no_oftener_than_reading_those_that_train_allows() -> None:
-    members = tuple(
-        WorkerSeen(f"w{rank}", "u", "cpu", rank, "Running", metrics=replace(TRAINING, protocol=2))
-        for rank in range(150)
-    )
-    starting = WorkerSeen("new", "u", "cpu", 150, "Running", metrics=replace(STARTING, protocol=2))
-    assert period_seconds(Seen((*members, starting)), Decision("Running", "")) == pytest.approx(0.75)
-    assert period_seconds(Seen((starting,)), Decision("Running", "")) == BUSY_PERIOD_SECONDS
+    for other in (replace(TRAINING, steps=1000.0), replace(FIRST, phase=contract.PHASE_PAUSED)):
+        assert period_of_many(begun, other) == pytest.approx(0.75)
+    newcomer = replace(STARTING, protocol=2)
+    assert period_of_many(replace(TRAINING, protocol=2), newcomer) == pytest.approx(0.75)
+    alone = WorkerSeen("new", "u", "cpu", 150, "Running", metrics=newcomer)
+    assert period_seconds(Seen((alone,)), Decision("Running", "")) == BUSY_PERIOD_SECONDS
