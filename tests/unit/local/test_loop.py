@@ -201,9 +201,9 @@ def test_rounds_are_seldom_only_while_all_train(
     assert period_seconds(Seen((worker,)), Decision(phase, "", create=created)) == seconds
 
 
-def period_of_many(each: WorkerMetrics, *first: WorkerMetrics) -> float:
-    """Between two looks at 150 workers, of which the first ones are others."""
-    metrics = [*first, *[each] * (150 - len(first))]
+def period_of_many(each: WorkerMetrics, *first: WorkerMetrics, count: int = 150) -> float:
+    """Between two looks at so many workers, and others before them."""
+    metrics = [*first, *[each] * count]
     workers = (WorkerSeen(f"w{rank}", "u", "cpu", rank, "Running", metrics=of) for rank, of in enumerate(metrics))
     return period_seconds(Seen(tuple(workers)), Decision("Running", ""))
 
@@ -223,7 +223,7 @@ def test_first_three_steps_of_many_workers_are_looked_at_one_by_one_and_later_on
 def test_many_workers_that_do_not_train_together_are_looked_at_no_oftener_than_reading_them_allows() -> None:
     begun = replace(TRAINING, steps=2.0, own_seconds=0.1, wait_seconds=0.4)
     for other in (replace(TRAINING, steps=1000.0), replace(FIRST, phase=contract.PHASE_PAUSED)):
-        assert period_of_many(begun, other) == pytest.approx(0.75)
+        assert period_of_many(begun, other, count=149) == pytest.approx(0.75)
     newcomer = replace(STARTING, protocol=2)
     assert period_of_many(replace(TRAINING, protocol=2), newcomer) == pytest.approx(0.75)
     alone = WorkerSeen("new", "u", "cpu", 150, "Running", metrics=newcomer)
