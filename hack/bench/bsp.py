@@ -36,8 +36,7 @@ from bsp_setting import (
 )
 
 from heterotrain_operator.api import parse_manifest, to_core
-from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
-from heterotrain_operator.clusters.local.limits.detect import detect
+from heterotrain_operator.clusters.local.limits import Mechanism, detect, machine_cores
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.experiments.experiment import Experiment, experiment_of, placements_of, run_trials, summary_of
 from heterotrain_operator.experiments.figures.history import WELL

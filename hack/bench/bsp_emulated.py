@@ -14,7 +14,7 @@ from pathlib import Path
 from emulated_law import ENV_SHARE
 
 from heterotrain_operator.clusters.local import leftovers
-from heterotrain_operator.clusters.local.limits import cgroup, stopping
+from heterotrain_operator.clusters.local.limits.mechanism import set_stopped, unique_name
 
 DESCRIPTION = "emulated: workers wait instead of computing, for as long as their limits and neighbours say"
 
@@ -22,7 +22,6 @@ DESCRIPTION = "emulated: workers wait instead of computing, for as long as their
 class EmulatedLimits:
     """The limits of one worker: a file that says what they are. Its processes are found by their mark."""
 
-    prefix: tuple[str, ...] = ()
     joins: tuple[Path, ...] = ()
 
     def __init__(self, mark: str, folder: Path, cores: float | None) -> None:
@@ -49,7 +48,7 @@ class EmulatedLimits:
 
     def set_stopped(self, stopped: bool) -> None:
         """As `Limits.set_stopped`."""
-        stopping.set_stopped(self.pids, stopped=stopped)
+        set_stopped(self.pids, stopped=stopped)
 
     def cores(self) -> float | None:
         """As last set."""
@@ -96,4 +95,4 @@ class Emulated:
 
     def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> EmulatedLimits:
         """As `Mechanism.create`; memory is not limited."""
-        return EmulatedLimits(cgroup.folder_name(owner, worker), self._folder, cores)
+        return EmulatedLimits(unique_name(owner, worker), self._folder, cores)

@@ -36,10 +36,9 @@ from runner import BenchmarkError
 from heterotrain import contract
 from heterotrain.contract import Member, Plan, TrainingConfig
 from heterotrain_operator.clusters.local import leftovers
-from heterotrain_operator.clusters.local.limits import Mechanism
-from heterotrain_operator.clusters.local.limits.detect import detect
-from heterotrain_operator.clusters.local.ports import HOST, Ports
+from heterotrain_operator.clusters.local.limits import Mechanism, detect
 from heterotrain_operator.clusters.local.process import WorkerFiles, WorkerProcess
+from heterotrain_operator.clusters.local.starting import HOST, Ports
 from heterotrain_operator.metrics.pods import PodReader
 
 WARM_UP_STEPS = 20

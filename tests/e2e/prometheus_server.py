@@ -17,7 +17,7 @@ import yaml
 
 from e2e.programs import program
 from e2e.waiting import wait_for
-from heterotrain_operator.clusters.local.ports import Ports
+from heterotrain_operator.clusters.local.starting import Ports
 
 USERNAME, PASSWORD = "heterotrain", "open sesame"
 PASSWORD_HASH = "$2b$04$XzpLDy5nfvTQDEBACVsHUOPOYxFaxnzz4qUSWx62hiRy3MFXYAH96"  # bcrypt's

@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from heterotrain import contract
 from heterotrain.reporting.metrics import WorkerMetrics
-from heterotrain_operator.clusters.local.ports import Ports
+from heterotrain_operator.clusters.local.starting import Ports
 from heterotrain_operator.controller.handlers import start
 from heterotrain_operator.controller.options import Options
 from heterotrain_operator.controller.runtime import Runtime

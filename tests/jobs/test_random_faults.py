@@ -8,7 +8,7 @@ import pytest
 from chaos import Setting, run, undisturbed
 from chaos_findings import Expected
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 SETTING = Setting()
 SEEDS = range(5)

@@ -26,7 +26,8 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalClu
         yield cluster
 
 
-@pytest.mark.parametrize("cluster", ["step", "epoch"], indirect=True)
+@pytest.mark.alone
+@pytest.mark.parametrize("cluster", ["step", pytest.param("epoch", marks=pytest.mark.long)], indirect=True)
 def test_batches_follow_a_limit_that_changes_while_training(cluster: LocalCluster) -> None:
     shares: list[int] = []  # of the worker whose limit falls below the other's
 
@@ -62,6 +63,7 @@ def test_batches_follow_a_limit_that_changes_while_training(cluster: LocalCluste
         assert not switched_inside_an_epoch
 
 
+@pytest.mark.long
 def test_smaller_steps_at_the_ends_of_epochs_reach_decisions(tmp_path: Path) -> None:
     """Of 1,500 samples every second step has 500, in halves; the others have 1,000 and are measured."""
     training = {"globalBatchSize": 1000, "epochs": 400}

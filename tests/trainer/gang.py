@@ -25,7 +25,7 @@ from heterotrain import contract
 from heterotrain import worker_metrics as table
 from heterotrain.contract import EvaluationRecord, Member, Plan, StepRecord, Termination, TrainingConfig
 from heterotrain.metric import Metric
-from heterotrain_operator.clusters.local.ports import Ports
+from heterotrain_operator.clusters.local.starting import Ports
 from trainer.warm import STACKS, Process, WarmServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]

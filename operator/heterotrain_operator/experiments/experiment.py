@@ -9,7 +9,7 @@ from pathlib import Path
 
 from heterotrain_operator.api import HeteroTrainingJob, to_core
 from heterotrain_operator.clusters.local.limits import Mechanism
-from heterotrain_operator.clusters.local.placement import place
+from heterotrain_operator.clusters.local.pod import place
 from heterotrain_operator.clusters.local.template import read_templates
 from heterotrain_operator.experiments.control import ControlServer
 from heterotrain_operator.experiments.figures.history import WELL, Target

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
+
+T = TypeVar("T")
 
 TRAIN = """
 import time, torch, heterotrain
@@ -65,6 +69,26 @@ def start(folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL) -> sub
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def eventually(condition: Callable[[], T], seconds: float = 120.0) -> T:
+    """Wait for a condition to hold and return its value; the time bounds only a test that fails."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"did not happen within {seconds} s"
+        time.sleep(0.02)
+    return value
+
+
+def said_until(command: subprocess.Popen[str], text: str) -> str:
+    """What a command writes to standard error up to the line that holds this text."""
+    assert command.stderr is not None
+    said = ""
+    for line in iter(command.stderr.readline, ""):
+        said += line
+        if text in line:
+            return said
+    raise AssertionError(f"it never said {text!r}: {said}")
 
 
 def processes_that_mention(text: str) -> list[int]:

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -19,7 +18,7 @@ from heterotrain_operator.cli.main import main
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.experiments import control, runs
 from heterotrain_operator.experiments.control import ControlServer
-from unit.cli.commands import manifest, processes_that_mention, start, write_manifest
+from unit.cli.commands import eventually, manifest, processes_that_mention, start, write_manifest
 
 
 class Run:
@@ -83,18 +82,19 @@ def test_jobs_that_run_at_once_are_told_apart(run_of: RunOf, capsys: pytest.Capt
     assert other.asked == [{"do": "slow", "worker": "other-1", "neighbours": 3}]
 
 
-def test_without_a_fault_the_workers_are_shown(run_of: RunOf, capsys: pytest.CaptureFixture[str]) -> None:
-    run_of("job")
+def test_without_a_fault_the_workers_and_groups_that_have_grown_are_shown(
+    run_of: RunOf, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of("job")
     assert main(["chaos", "job"]) == 0
     assert capsys.readouterr().out == "job-0: no fault\njob-1: no fault\njob-2: not running\n"
-    assert main(["chaos", "job", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["workers"]) == 3
-
-
-def test_groups_that_have_grown_are_shown(run_of: RunOf, capsys: pytest.CaptureFixture[str]) -> None:
-    run_of("job").added["cpu"] = 2
+    run.added["cpu"] = 2
     assert main(["chaos", "job"]) == 0
     assert capsys.readouterr().out.endswith("\ngroup cpu: 2 workers more than at first\n")
+    assert main(["chaos", "job", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["workers"]) == 3
+    assert main(["chaos", "job", "kill", "job-2"]) == 1
+    assert capsys.readouterr().err.endswith("chaos: job-2 is not running\n"), "a fault that cannot be had is a failure"
 
 
 def test_run_is_found_by_its_folder_too(run_of: RunOf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,12 +133,6 @@ def test_job_that_does_not_run_is_named_with_those_that_do(run_of: RunOf, capsys
         assert f"no run of job '{name}' goes on in this folder; running: job\n" in capsys.readouterr().err
     assert main(["chaos", "./nowhere", "kill", "x-0"]) == 2
     assert "there is no run in nowhere" in capsys.readouterr().err
-
-
-def test_fault_that_cannot_be_had_is_a_failure(run_of: RunOf, capsys: pytest.CaptureFixture[str]) -> None:
-    run_of("job")
-    assert main(["chaos", "job", "kill", "job-2"]) == 1
-    assert capsys.readouterr().err.endswith("chaos: job-2 is not running\n")
 
 
 @pytest.mark.parametrize(
@@ -211,15 +205,6 @@ def test_random_faults_end_with_the_job(run_of: RunOf, capsys: pytest.CaptureFix
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)"
 
 
-def until(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
-    """Wait for a condition to hold and return its value; the time bounds only a test that fails."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
-    return value
-
-
 def worker_of(folder: Path, name: str) -> int | None:
     """The process of a worker that has come up below a folder; None before."""
     mark = f"HETEROTRAIN_WORKER={name}"
@@ -248,14 +233,14 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[s
 def test_killed_run_leaves_a_job_beside_it_alone(
     commands: dict[str, subprocess.Popen[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pids = {name: until(lambda name=name: worker_of(tmp_path, f"{name}-cpu-0")) for name in commands}
+    pids = {name: eventually(lambda name=name: worker_of(tmp_path, f"{name}-cpu-0")) for name in commands}
     assert main(["chaos", "one", "stop", "cpu-0"]) == 0
-    until(lambda: leftovers._stat_fields(pids["one"])[0] == "T")
+    eventually(lambda: leftovers._stat_fields(pids["one"])[0] == "T")
     assert leftovers._stat_fields(pids["other"])[0] != "T"
 
     commands["one"].kill()
     commands["one"].communicate(timeout=60)
-    until(lambda: not leftovers.alive(pids["one"]))
+    eventually(lambda: not leftovers.alive(pids["one"]))
     capsys.readouterr()
     assert main(["chaos", "one", "continue", "cpu-0"]) == 2
     assert "no run of job 'one' goes on in this folder; running: other" in capsys.readouterr().err

@@ -15,7 +15,6 @@ from heterotrain_operator.cli.main import main
 from heterotrain_operator.cli.script_job import ScriptJob, document_of, job_name
 from unit.cli.commands import TRAIN, manifest, start, write_manifest
 
-SAY = "import sys\nprint('arguments', sys.argv[1:], flush=True)\nsys.exit(3)\n"
 ROOT = Path(__file__).parents[3]
 
 
@@ -23,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "My_Train 2.py"
-    path.write_text(SAY, "utf-8")
+    path.touch()
     return path
 
 
@@ -60,19 +59,13 @@ def test_name_of_the_job_is_that_of_the_script(stem: str, name: str) -> None:
 
 
 @pytest.mark.processes
-def test_script_runs_with_its_arguments(script: Path) -> None:
-    command = start(script.parent, "run", script.name, "--workers", "1", "--", "--lr", "--json")
-    _, err = command.communicate(timeout=120)
-    assert command.returncode == 1
-    assert "my-train-2-cpu-1000m-0 | arguments ['--lr', '--json']" in err
-
-
-@pytest.mark.processes
-def test_script_trains_to_its_end_without_a_manifest(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(TRAIN, "utf-8")
-    command = start(tmp_path, "run", "train.py", "--workers", "1,1", "--global-batch", "32", "--steps", "20", "--json")
-    out, err = command.communicate(timeout=120)
+def test_script_trains_to_its_end_without_a_manifest_and_with_its_own_arguments(tmp_path: Path) -> None:
+    (tmp_path / "My_Train.py").write_text(f"import sys\nprint('arguments', sys.argv[1:], flush=True)\n{TRAIN}", "utf-8")
+    words = ["--workers", "1,1", "--global-batch", "32", "--steps", "20", "--json", "--", "--lr", "--json"]
+    command = start(tmp_path, "run", "My_Train.py", *words)
+    out, err = command.communicate(timeout=240)
     assert command.returncode == 0, err
+    assert "my-train-cpu-1000m-0 | arguments ['--lr', '--json']" in err
     found = json.loads(out)
     assert found["phase"] == "Succeeded"
     assert found["arms"][0]["steps"] == 20

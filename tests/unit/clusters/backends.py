@@ -25,8 +25,9 @@ from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerKe
 from heterotrain_operator.core.state import Memory
 from kube_server.api_server import ApiServer
 from kube_server.serving import kubeconfig, serving
+from unit.cli.commands import eventually
 from unit.kube.worlds import World
-from unit.local.small_jobs import SLEEP, eventually, make_job
+from unit.local.small_jobs import SLEEP, make_job
 
 
 class Harness(Protocol):
@@ -111,7 +112,7 @@ class OnThisMachine:
         eventually(lambda: not self._deleted & {worker.uid for worker in self._cluster.observe()[0].workers})
 
     def kill(self, key: WorkerKey) -> None:
-        os.kill(self._cluster.pid(key.name), signal.SIGKILL)
+        os.kill(self._cluster.process(key.name).pid, signal.SIGKILL)
         self._cluster.wait(30)
 
     def write_as_another(self, plan: Plan, memory: Memory) -> None:

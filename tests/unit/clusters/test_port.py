@@ -14,11 +14,25 @@ from heterotrain_operator.core.model import Decision, WorkerKey, WorkerSeen
 from heterotrain_operator.core.state import Memory
 from unit.clusters.backends import BACKENDS, Harness
 
-REAL = {"local"}
-"""Backends whose workers are real processes."""
+REAL = "local"
+"""The backend whose workers are real processes: each test takes it longest, so most do so in long runs only."""
+
+ALWAYS = {
+    "test_deleted_worker_goes_and_its_name_comes_back_with_another_uid",
+    "test_worker_that_ended_stays_in_sight_until_it_is_deleted",
+    "test_decision_made_again_after_a_conflict_is_carried_out",
+}
+"""What is tried with real processes every time: how workers come, go and end, and how records conflict."""
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.processes if name in REAL else ()) for name in BACKENDS])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Let each test have every backend."""
+    real = [pytest.mark.processes, *([] if metafunc.function.__name__ in ALWAYS else [pytest.mark.long])]
+    backends = [pytest.param(name, marks=real if name == REAL else ()) for name in BACKENDS]
+    metafunc.parametrize("backend", backends, indirect=True)
+
+
+@pytest.fixture
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     with BACKENDS[request.param](tmp_path) as harness:
         yield harness
@@ -40,12 +54,9 @@ def plan_of(version: int, *members: WorkerSeen) -> Plan:
     return Plan(version, 1, "step", seats)
 
 
-def test_at_first_there_is_nothing(backend: Harness) -> None:
-    seen, memory = backend.observe()
-    assert (seen.workers, seen.plan, memory) == ((), None, None)
-
-
 def test_worker_is_seen_under_the_identity_that_it_was_created_with(backend: Harness) -> None:
+    seen, memory = backend.observe()
+    assert (seen.workers, seen.plan, memory) == ((), None, None), "at first there is nothing"
     create(backend, *backend.keys)
     found = workers(backend)
     assert {(each.group, each.index, each.name) for each in found.values()} == {
@@ -55,25 +66,16 @@ def test_worker_is_seen_under_the_identity_that_it_was_created_with(backend: Har
     assert len({each.uid for each in found.values()} - {""}) == 2
 
 
-def test_running_worker_has_an_address_of_its_own_that_stays(backend: Harness) -> None:
+def test_running_worker_has_an_address_of_its_own_and_observing_changes_nothing(backend: Harness) -> None:
     create(backend, *backend.keys)
-    first, again = ({name: each.address for name, each in workers(backend).items()} for _ in range(2))
-    assert again == first
+    assert backend.observe() == backend.observe()
+    first = {name: each.address for name, each in workers(backend).items()}
     assert len(set(first.values())) == 2
     for host, colon, port in (address.rpartition(":") for address in first.values()):
         assert host
         assert colon
         assert 0 < int(port) < 2**16
-
-
-def test_worker_that_cannot_be_read_has_no_metrics(backend: Harness) -> None:
-    create(backend, *backend.keys)
-    assert {each.metrics for each in workers(backend).values()} == {None}
-
-
-def test_observing_changes_nothing(backend: Harness) -> None:
-    create(backend, *backend.keys)
-    assert backend.observe() == backend.observe()
+    assert {each.metrics for each in workers(backend).values()} == {None}, "nobody can read these"
 
 
 def test_creating_what_is_there_changes_nothing(backend: Harness) -> None:
@@ -134,28 +136,16 @@ def test_worker_that_ended_stays_in_sight_until_it_is_deleted(backend: Harness) 
     assert first.name not in workers(backend)
 
 
-def test_plan_and_memory_are_observed_as_they_were_stored(backend: Harness) -> None:
+def test_plan_and_memory_are_observed_as_they_were_stored_by_whoever_starts_later_too(backend: Harness) -> None:
     create(backend, *backend.keys)
     plan, memory = plan_of(1, *workers(backend).values()), Memory(plan_version=1, generation=1)
     backend.act(Decision("Running", "", plan=plan), memory)
     seen, remembered = backend.observe()
     assert (seen.plan, remembered) == (plan, memory)
-
-
-def test_without_a_plan_the_stored_one_stays(backend: Harness) -> None:
-    create(backend, *backend.keys)
-    plan = plan_of(1, *workers(backend).values())
-    backend.act(Decision("Running", "", plan=plan), Memory(plan_version=1))
-    backend.observe()
-    backend.act(Decision("Running", ""), Memory(plan_version=1, budget=RestartBudget(restarts=3)))
+    memory = Memory(plan_version=1, budget=RestartBudget(restarts=3))
+    backend.act(Decision("Running", ""), memory)
     seen, remembered = backend.observe()
-    assert (seen.plan, remembered) == (plan, Memory(plan_version=1, budget=RestartBudget(restarts=3)))
-
-
-def test_operator_that_starts_later_observes_the_same_record(backend: Harness) -> None:
-    create(backend, *backend.keys)
-    plan, memory = plan_of(1, *workers(backend).values()), Memory(plan_version=1, budget=RestartBudget(restarts=2))
-    backend.act(Decision("Running", "", plan=plan), memory)
+    assert (seen.plan, remembered) == (plan, memory), "without a plan the stored one stays"
     seen, remembered = backend.observe_as_another()
     assert (seen.plan, remembered) == (plan, memory)
 

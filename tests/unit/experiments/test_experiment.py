@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from heterotrain_operator.api import parse_manifest
-from heterotrain_operator.clusters.local.limits.detect import detect
+from heterotrain_operator.clusters.local.limits import detect
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.experiments.experiment import experiment_of, placements_of, run_trials, summary_of
 from heterotrain_operator.experiments.figures.history import Level

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from heterotrain.contract import Member, Plan
 from heterotrain_operator.api import HeteroTrainingJob, parse_manifest
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.cluster import LocalCluster
-from heterotrain_operator.clusters.local.limits import neighbours
-from heterotrain_operator.clusters.local.limits.detect import working
+from heterotrain_operator.clusters.local.limits import working
+from heterotrain_operator.clusters.local.limits.mechanism import NEIGHBOUR
 from heterotrain_operator.core.model import WorkerKey, WorkerSeen
-
-T = TypeVar("T")
+from unit.cli.commands import eventually
 
 MECHANISMS = {mechanism.name: mechanism for mechanism in working()}
 """Those that work on this machine; the duty cycle always does."""
@@ -25,15 +23,21 @@ LIMITING_MEMORY = [name for name in MECHANISMS if getattr(MECHANISMS[name], "mem
 SPIN = "while True: pass"
 SLEEP = "import time\nwhile True: time.sleep(60)"
 PLAN = Plan(1, 1, "step", (Member("job-cpu-0", "u", "127.0.0.1:1", "cpu", 32),))
+EACH = "import os, sys\nexec(sys.argv[1 + int(os.environ['HETEROTRAIN_WORKER'].rpartition('-')[2])])"
 IGNORE_TERM = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\n" + SLEEP
 
 
 def make_job(
-    script: str, *arguments: str, replicas: int = 1, spec: Mapping[str, Any] | None = None, **container: Any
+    script: str,
+    *arguments: str,
+    replicas: int = 1,
+    grace_seconds: int = 1,
+    spec: Mapping[str, Any] | None = None,
+    **container: Any,
 ) -> HeteroTrainingJob:
     """A job of workers that run a Python script given as text; `container` and `spec` add or replace fields."""
     fields = {"name": "t", "command": ["python", "-S", "-c", script, *arguments], **container}
-    template = {"spec": {"containers": [fields], "terminationGracePeriodSeconds": 1}}
+    template = {"spec": {"containers": [fields], "terminationGracePeriodSeconds": grace_seconds}}
     return parse_manifest(
         {
             "apiVersion": "heterotrain.dev/v1alpha1",
@@ -48,19 +52,14 @@ def make_job(
     )
 
 
+def each_does(*scripts: str, **options: Any) -> HeteroTrainingJob:
+    """A job with a worker for each script."""
+    return make_job(EACH, *scripts, replicas=len(scripts), **options)
+
+
 def key(index: int = 0) -> WorkerKey:
     """The identity of a worker of that job."""
     return WorkerKey("cpu", index, f"job-cpu-{index}")
-
-
-def eventually(condition: Callable[[], T], seconds: float = 30.0) -> T:
-    """Wait for a condition to hold and return its value; the time bounds only a test that fails."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"did not happen within {seconds} s")
 
 
 def cgroup_folders(pid: int) -> list[Path]:
@@ -74,7 +73,7 @@ def neighbours_of(pid: int) -> list[int]:
     found = []
     for each in leftovers.all_pids():
         marked = any(entry.startswith(f"{leftovers.ENV_RUNNER}={pid}-") for entry in leftovers.environment(each))
-        if marked and leftovers.alive(each) and neighbours.__file__ in _words_of(each):
+        if marked and leftovers.alive(each) and NEIGHBOUR in _words_of(each):
             found.append(each)
     return found
 
@@ -92,12 +91,15 @@ def only(cluster: LocalCluster) -> WorkerSeen:
     return worker
 
 
-def ended(cluster: LocalCluster) -> WorkerSeen:
-    """The one worker, once it has ended."""
-    eventually(lambda: only(cluster).exit_code is not None)
-    return only(cluster)
+def all_ended(cluster: LocalCluster) -> list[WorkerSeen]:
+    """The workers, once all have ended."""
+    found = cluster.observe()[0].workers
+    while None in {worker.exit_code for worker in found}:
+        cluster.wait(60)
+        found = cluster.observe()[0].workers
+    return list(found)
 
 
-def log_says(cluster: LocalCluster, text: str, name: str = "job-cpu-0") -> None:
-    """Wait until a worker's log holds this text."""
-    eventually(lambda: text in cluster.log_file(name).read_text())
+def says(cluster: LocalCluster, text: str, name: str = "job-cpu-0") -> str:
+    """Wait until a worker's log holds this text; the log."""
+    return eventually(lambda: log if text in (log := cluster.log_file(name).read_text()) else "")

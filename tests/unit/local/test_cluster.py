@@ -1,297 +1,243 @@
-"""The local backend with real processes: they train limited, end when asked to, say why, and leave nothing."""
+"""The local backend with real processes: they get what pods get, are limited, end as pods end, and leave nothing."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
-import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from heterotrain import contract
-from heterotrain.contract import TrainingConfig
-from heterotrain_operator.api import HeteroTrainingJob, ManifestError
+from heterotrain.contract import Plan, TrainingConfig
 from heterotrain_operator.clusters.local import cluster as local_cluster
+from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.cluster import LocalCluster
-from heterotrain_operator.clusters.local.limits import Mechanism
-from heterotrain_operator.clusters.port import PlanConflictError
-from heterotrain_operator.core.memory.job import RestartBudget
-from heterotrain_operator.core.model import Decision
+from heterotrain_operator.clusters.local.limits import Limits, Mechanism
+from heterotrain_operator.core.model import Decision, WorkerSeen
 from heterotrain_operator.core.state import Memory
+from unit.cli.commands import eventually
 from unit.local.small_jobs import (
     IGNORE_TERM,
     PLAN,
     SLEEP,
-    ended,
-    eventually,
+    all_ended,
+    each_does,
     key,
-    log_says,
     make_job,
+    neighbours_of,
     only,
+    says,
 )
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("nothing_stays_behind")]
 Start = Callable[..., LocalCluster]
-SAY_ENVIRONMENT = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv, sys.executable, os.getcwd()]))"
+FIRST, OTHER = "job-cpu-0", "job-cpu-1"
 
-
-def test_a_worker_gets_the_contract(start: Start) -> None:
-    job = make_job(
-        SAY_ENVIRONMENT,
-        "$(HETEROTRAIN_WORKER)",
-        "$$(X)",
-        env=[{"name": "ME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
-        workingDir="/",
-        resources={"limits": {"cpu": "250m"}},
-    )
-    cluster = start(job)
-    worker = ended(cluster)
-    environment, arguments, executable, folder = json.loads(cluster.log_file(worker.name).read_text())
-    files = cluster.directory / "workers" / worker.name
-    assert arguments[1:] == [worker.name, "$(X)"]
-    assert executable == sys.executable
-    assert folder == "/"
-    assert environment["ME"] == worker.name
-    assert environment["PYTHONUNBUFFERED"] == "1"
-    assert not environment["TORCHINDUCTOR_CACHE_DIR"].startswith(environment["TMPDIR"])
-    assert environment[contract.ENV_JOB] == "job"
-    assert environment[contract.ENV_WORKER] == worker.name
-    assert environment[contract.ENV_UID] == worker.uid
-    assert environment[contract.ENV_GROUP] == "cpu"
-    assert len(environment[contract.ENV_SECRET]) == 2 * contract.SECRET_BYTES
-    assert environment[contract.ENV_METRICS_PORT] != worker.address.rpartition(":")[2]
-    assert environment[contract.ENV_PLAN_DIR] == str(cluster.directory / "plan")
-    assert environment[contract.ENV_CPU_LIMIT] == "0.25"
-    assert contract.ENV_WARM_UP not in environment
-    assert environment[contract.ENV_SERIES] == str(files / f"{worker.uid}.jsonl")
-    config = TrainingConfig.from_json(environment[contract.ENV_CONFIG])
-    assert config.steps == 10
-    assert config.checkpoint_path is None
-
-
-@pytest.mark.parametrize(("env", "told"), [((), "1"), (({"name": contract.ENV_WARM_UP, "value": "0"},), "0")])
-def test_worker_that_is_created_beside_training_is_to_warm_up(
-    tmp_path: Path, env: tuple[dict[str, str], ...], told: str
-) -> None:
-    with LocalCluster(make_job(SAY_ENVIRONMENT, env=list(env)), tmp_path, None) as cluster:
-        cluster.act(Decision("Running", "", create=(key(),), beside_training=True), Memory.initial())
-        environment = json.loads(cluster.log_file(ended(cluster).name).read_text())[0]
-    assert environment[contract.ENV_WARM_UP] == told
-
-
-LITTER = """
-import pathlib, socket, tempfile
+SAY_WHAT_IT_GETS = f"""
+import json, os, pathlib, socket, sys, tempfile
 path = pathlib.Path(tempfile.mkdtemp(), "listener-0123456789")
 socket.socket(socket.AF_UNIX).bind(str(path))
-print(path, flush=True)
+print(json.dumps([dict(os.environ), sys.argv, sys.executable, os.getcwd(), str(path)]), flush=True)
+{SLEEP}
 """
 
 
-def test_temporary_files_of_a_worker_go_with_it(start: Start) -> None:
-    cluster = start(make_job(f"{LITTER}\n{SLEEP}"), mechanism=None)
-    name = key().name
-    said = eventually(lambda: cluster.log_file(name).read_text().strip())
-    assert Path(said).is_socket()
-    cluster.process(name).kill()
-    eventually(lambda: only(cluster).exit_code is not None and not Path(said).parent.parent.exists())
+def test_worker_gets_what_a_container_gets_and_its_temporary_files_go_with_it(tmp_path: Path) -> None:
+    job = make_job(
+        SAY_WHAT_IT_GETS,
+        "$(HETEROTRAIN_WORKER)",
+        "$$(X)",
+        env=[
+            {"name": "ME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "PYTHONUNBUFFERED", "value": "0"},
+            {"name": contract.ENV_GROUP, "value": "another"},
+        ],
+        workingDir="/",
+        resources={"limits": {"cpu": "250m"}},
+        image="x",
+        replicas=2,
+    )
+    with pytest.raises(RuntimeError, match="on purpose"), LocalCluster(job, tmp_path, "/somewhere") as cluster:
+        assert cluster.ignored == ("spec.workerGroups[0].template.spec.containers[0].image",)
+        cluster.act(Decision("Running", "", create=(key(0),)), Memory.initial())
+        cluster.observe()
+        cluster.act(Decision("Running", "", create=(key(1),), beside_training=True), Memory.initial())
+        worker = cluster.observe()[0].workers[0]
+        environment, arguments, executable, folder, temporary = json.loads(says(cluster, "]\n"))
+        assert (arguments[1:], executable, folder) == ([FIRST, "$(X)"], sys.executable, "/")
+        assert environment["ME"] == environment[contract.ENV_WORKER] == worker.name == FIRST
+        assert environment["PYTHONUNBUFFERED"] == "0", "a habit, which the manifest may change"
+        assert environment[contract.ENV_GROUP] == "cpu", "the contract, which it may not"
+        assert environment[contract.ENV_JOB] == "job"
+        assert environment[contract.ENV_UID] == worker.uid
+        assert len(environment[contract.ENV_SECRET]) == 2 * contract.SECRET_BYTES
+        assert environment[contract.ENV_METRICS_PORT] != worker.address.rpartition(":")[2]
+        assert environment[contract.ENV_PLAN_DIR] == str(tmp_path / "plan")
+        assert environment[contract.ENV_CPU_LIMIT] == "0.25"
+        assert environment[contract.ENV_SERIES] == str(tmp_path / "workers" / FIRST / f"{worker.uid}.jsonl")
+        config = TrainingConfig.from_json(environment[contract.ENV_CONFIG])
+        assert (config.steps, config.checkpoint_path) == (10, "/somewhere"), "the run decides where checkpoints go"
+        assert not environment["TORCHINDUCTOR_CACHE_DIR"].startswith(environment["TMPDIR"])
+
+        newcomer = json.loads(says(cluster, "]\n", OTHER))
+        assert newcomer[0][contract.ENV_WARM_UP] == "1"
+        assert contract.ENV_WARM_UP not in environment
+
+        assert Path(temporary).is_socket()
+        cluster.process(FIRST).kill()
+        eventually(lambda: cluster.observe() and not Path(temporary).parent.parent.exists())
+        assert Path(newcomer[4]).is_socket()
+        raise RuntimeError("on purpose")
+    assert not Path(newcomer[4]).parents[2].exists(), "nor are those of the run left"
 
 
-def test_temporary_files_of_a_run_go_with_it(tmp_path: Path) -> None:
-    with LocalCluster(make_job(f"{LITTER}\n{SLEEP}"), tmp_path, None) as cluster:
-        cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
-        log = cluster.log_file(key().name)
-        said = Path(eventually(lambda: log.read_text().strip()))
-        of_run = said.parents[2]
-        assert of_run.exists()
-    assert not of_run.exists()
+def last_words(**said: Any) -> str:
+    """A script that leaves these."""
+    words = contract.Termination(**{"finished": False, **said}).to_json()
+    return f"open(os.environ[{contract.ENV_TERMINATION_LOG!r}], 'w').write({words!r})"
 
 
-def test_the_run_decides_where_checkpoints_go(tmp_path: Path) -> None:
-    with LocalCluster(make_job(SAY_ENVIRONMENT), tmp_path, "/somewhere") as cluster:
-        cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
-        environment = json.loads(cluster.log_file(ended(cluster).name).read_text())[0]
-    assert TrainingConfig.from_json(environment[contract.ENV_CONFIG]).checkpoint_path == "/somewhere"
+ENDINGS: list[tuple[str, dict[str, Any]]] = [
+    (
+        f"open(os.environ[{contract.ENV_SERIES!r}], 'w').close(); print('hello'); sys.exit(3)",
+        {"phase": "Failed", "exit_code": 3, "message": "hello"},
+    ),
+    ("pass", {"phase": "Succeeded", "exit_code": 0, "finished": False, "message": ""}),
+    ("os.kill(os.getpid(), 9)", {"phase": "Failed", "exit_code": 137}),
+    ("os.kill(os.getpid(), 15)", {"phase": "Failed", "exit_code": 143}),
+    ("print('so far', flush=True); os.kill(os.getpid(), 11)", {"exit_code": 139}),
+    (last_words(finished=True, step=10, message="all well"), {"exit_code": 0, "finished": True, "message": "all well"}),
+    (
+        f"{last_words(step=10, message='no label 17', script_error=True, fatal=True)}; 1 / 0",
+        {"exit_code": 1, "step": 10, "message": "no label 17", "script_error": True, "fatal": True},
+    ),
+    (last_words(step=10, message="left", left=True), {"exit_code": 0, "finished": False, "left": True}),
+    ("print('ready'); 1 / 0", {"exit_code": 1, "script_error": False}),
+]
+"""What workers do, and what is seen of their ends."""
 
 
-@pytest.mark.parametrize(
-    ("script", "phase", "code"),
-    [
-        ("", "Succeeded", 0),
-        ("raise SystemExit(3)", "Failed", 3),
-        ("import os; os.kill(os.getpid(), 9)", "Failed", 137),
-        ("import os; os.kill(os.getpid(), 15)", "Failed", 143),
-    ],
+def test_ends_are_told_as_kubernetes_tells_them_and_a_successor_is_another(start: Start) -> None:
+    cluster = start(each_does(*(script for script, _ in ENDINGS)))
+    found = {worker.index: worker for worker in all_ended(cluster)}
+    for index, (script, expected) in enumerate(ENDINGS):
+        assert {name: getattr(found[index], name) for name in expected} == expected, script
+    assert "SIGSEGV" in found[4].message
+    assert "so far" in found[4].message
+    assert "ZeroDivisionError" in found[8].message, "quoted from its log"
+
+    cluster.act(Decision("Running", "", delete=(FIRST,)), Memory.initial())
+    eventually(lambda: FIRST not in {worker.name for worker in cluster.observe()[0].workers})
+    cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
+    second = next(worker for worker in all_ended(cluster) if worker.name == FIRST)
+    assert second.uid != found[0].uid
+    assert second.address != found[0].address
+    assert second.message == "hello", "not what its predecessor wrote"
+    assert cluster.log_file(FIRST).read_text() == "hello\nhello\n"
+    assert [file.stem for file in cluster.series_files()[FIRST]] == [found[0].uid, second.uid], "oldest first"
+
+
+POLITE = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: (print('asked', flush=True), sys.exit(3)))\n" + (
+    "print('here', flush=True)\n" + SLEEP
 )
-def test_exit_codes_are_those_of_kubernetes(start: Start, script: str, phase: str, code: int) -> None:
-    worker = ended(start(make_job(script)))
-    assert (worker.phase, worker.exit_code, worker.finished) == (phase, code, False)
 
 
-def test_last_words_are_read(start: Start) -> None:
-    words = contract.Termination(finished=True, step=10, message="all well")
-    script = f"import os; open(os.environ[{contract.ENV_TERMINATION_LOG!r}], 'w').write({words.to_json()!r})"
-    worker = ended(start(make_job(script)))
-    assert (worker.finished, worker.message) == (True, "all well")
+def test_who_is_to_leave_is_asked_and_killed_after_its_grace(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_cluster, "SHORT_GRACE_SECONDS", 0.2)
+    cluster = start(each_does(POLITE, POLITE, IGNORE_TERM, IGNORE_TERM, grace_seconds=2))
+    hurried = start(make_job(IGNORE_TERM, grace_seconds=600))
+    for index, text in enumerate(("here", "here", "deaf", "deaf")):
+        says(cluster, text, f"job-cpu-{index}")
+    says(hurried, "deaf")
+    hurried.act(Decision("Running", "", delete=(FIRST,), short_grace=(FIRST,)), Memory.initial())
+    for index in (1, 3):
+        cluster.evict(f"job-cpu-{index}")
+    cluster.act(Decision("Running", "", delete=(FIRST, "job-cpu-2")), Memory.initial())
+    assert cluster.process("job-cpu-2").exit_code() is None, "nobody waits for a worker that does not listen"
+
+    def left() -> dict[int, WorkerSeen]:
+        return {worker.index: worker for worker in cluster.observe()[0].workers}
+
+    eventually(lambda: left().keys() == {1, 3} and None not in {worker.exit_code for worker in left().values()})
+    assert (left()[1].exit_code, left()[1].disrupted) == (3, True)
+    assert (left()[3].exit_code, left()[3].disrupted) == (128 + signal.SIGKILL, True)
+    says(cluster, "asked")
+    eventually(lambda: not hurried.observe()[0].workers)
 
 
-def test_last_words_tell_whose_error_it_was_and_whether_to_try_again(start: Start) -> None:
-    words = contract.Termination(finished=False, step=10, message="no label 17", script_error=True, fatal=True)
-    script = f"import os; open(os.environ[{contract.ENV_TERMINATION_LOG!r}], 'w').write({words.to_json()!r}); 1 / 0"
-    worker = ended(start(make_job(script)))
-    assert (worker.exit_code, worker.step, worker.message) == (1, 10, "no label 17")
-    assert worker.script_error
-    assert worker.fatal
+def test_limits_hold_from_the_first_plan_on_for_whoever_has_the_name(
+    mechanism: Mechanism, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits_of: dict[str, Limits] = {}
+    create = type(mechanism).create
+
+    def remembered(self: Mechanism, worker: str, *limits: object) -> Limits:
+        limits_of[worker] = create(self, worker, *limits)
+        return limits_of[worker]
+
+    def in_force() -> list[float | None]:
+        return [limits_of[name].cores() for name in (FIRST, OTHER)]
+
+    def cpus() -> set[int]:
+        return os.sched_getaffinity(cluster.process(FIRST).pid)
+
+    monkeypatch.setattr(type(mechanism), "create", remembered)
+    one_cpu, all_cpus = max(os.sched_getaffinity(0)), os.sched_getaffinity(0)
+    say = "print(open('/proc/self/cgroup').read(), 'here', flush=True)\n" + SLEEP
+    cluster = start(make_job(say, replicas=2, resources={"limits": {"cpu": "250m"}}), mechanism)
+    inside = f"{leftovers.FOLDER_PREFIX}{os.getpid()}-"
+    assert (inside in says(cluster, "here")) == bool(mechanism.parents), "before the command begins"
+
+    cluster.keep_to_cpu(FIRST, one_cpu)
+    cluster.set_neighbours(FIRST, 1)
+    cluster.set_cpu_limit(OTHER, 0.125)
+    assert in_force() == [None, None], "a worker that starts is not held back"
+    assert cpus() == all_cpus
+    assert not neighbours_of(os.getpid())
+    assert [worker.cpu_limit for worker in cluster.observe()[0].workers] == [0.25, 0.125]
+
+    cluster.act(Decision("Running", "", plan=PLAN), Memory.initial())
+    assert in_force() == [0.25, None], "who is not in the plan goes on starting"
+    assert cpus() == {one_cpu}
+    (neighbour,) = eventually(lambda: neighbours_of(os.getpid()))
+    eventually(lambda: neighbour in limits_of[FIRST].pids())
+
+    cluster.set_cpu_limit(FIRST, 0.5)
+    cluster.set_neighbours(FIRST, 3)
+    eventually(lambda: len(neighbours_of(os.getpid())) == 3)
+    cluster.observe()
+    both = tuple(replace(PLAN.members[0], name=name) for name in limits_of)
+    cluster.act(Decision("Running", "", plan=Plan(2, 2, "step", both)), Memory.initial())
+    assert in_force() == [0.5, 0.125]
+
+    os.kill(cluster.process(FIRST).pid, signal.SIGKILL)
+    eventually(lambda: cluster.observe() and not neighbours_of(os.getpid()))
+    cluster.set_neighbours(FIRST, 1)
+    assert not neighbours_of(os.getpid()), "nobody is beside a worker that has ended"
+    cluster.act(Decision("Running", "", delete=(FIRST,)), Memory.initial())
+    eventually(lambda: len(cluster.observe()[0].workers) == 1)
+    cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
+    cluster.observe()
+    assert (in_force()[0], cpus()) == (None, all_cpus)
+    cluster.act(Decision("Running", "", plan=Plan(3, 3, "step", both)), Memory.initial())
+    assert (in_force()[0], cpus()) == (0.25, {one_cpu})
+    for change in (lambda: cluster.set_neighbours("nobody", 1), lambda: cluster.set_cpu_limit("nobody", 0.5)):
+        with pytest.raises(ValueError, match="no worker 'nobody'"):
+            change()
 
 
-def test_last_words_tell_that_the_job_goes_on_without_it(start: Start) -> None:
-    words = contract.Termination(finished=False, step=10, message="left after step 10", left=True)
-    script = f"import os; open(os.environ[{contract.ENV_TERMINATION_LOG!r}], 'w').write({words.to_json()!r})"
-    worker = ended(start(make_job(script)))
-    assert (worker.exit_code, worker.finished, worker.left) == (0, False, True)
-
-
-def test_a_worker_that_fails_without_a_word_is_quoted_from_its_log(start: Start) -> None:
-    message = ended(start(make_job("print('ready'); 1 / 0"))).message
-    assert "ZeroDivisionError" in message
-    message = ended(start(make_job("import os; print('so far', flush=True); os.kill(os.getpid(), 11)"))).message
-    assert "SIGSEGV" in message
-    assert "so far" in message
-
-
-def test_a_command_that_does_not_exist_is_named(start: Start) -> None:
-    worker = ended(start(make_job("", command=["no-such-program"])))
-    assert worker.exit_code == 127
-    assert "no-such-program" in worker.message
-
-
-def test_a_folder_that_does_not_exist_is_refused_with_its_path(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"template\.spec\.containers\[0\]\.workingDir: /no/folder"):
-        LocalCluster(make_job("", workingDir="/no/folder"), tmp_path, None)
-
-
-def test_memory_limit_kills_and_is_named(memory_mechanism: Mechanism, start: Start) -> None:
+def test_memory_limit_kills_and_is_named_at_once(memory_mechanism: Mechanism, start: Start) -> None:
     script = "b = bytearray(200 << 20); b[::4096] = b'x' * len(b[::4096])\n" + SLEEP
     cluster = start(make_job(script, resources={"limits": {"memory": "64Mi"}}), memory_mechanism)
-    worker = ended(cluster)
-    assert worker.exit_code == 137
-    assert "out of memory" in worker.message
-    assert "64 MiB" in worker.message
-
-
-def test_lack_of_memory_is_known_with_the_exit_code(memory_mechanism: Mechanism, start: Start) -> None:
-    script = "b = bytearray(200 << 20); b[::4096] = b'x' * len(b[::4096])\n"
-    cluster = start(make_job(script, resources={"limits": {"memory": "64Mi"}}), memory_mechanism)
-    (pod,) = cluster._pods.values()
-    deadline = time.monotonic() + 60
-    while pod.process.exit_code() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert pod.process.out_of_memory
-
-
-def test_a_deleted_worker_is_asked_to_leave(start: Start) -> None:
-    script = (
-        "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('asked', flush=True), sys.exit(143)))\n"
-        "print('here', flush=True)\n"
-    ) + SLEEP
-    cluster = start(make_job(script))
-    log_says(cluster, "here")
-    cluster.act(Decision("Running", "", delete=("job-cpu-0",)), Memory.initial())
-    eventually(lambda: not cluster.observe()[0].workers)
-    log_says(cluster, "asked")
-
-
-def test_a_deaf_worker_is_killed_after_its_grace_without_holding_up_the_loop(
-    mechanism: Mechanism, start: Start
-) -> None:
-    cluster = start(make_job(IGNORE_TERM), mechanism)
-    log_says(cluster, "deaf")
-    cluster.act(Decision("Running", "", delete=("job-cpu-0",)), Memory.initial())
-    assert only(cluster).exit_code is None  # the call came back while it was still there
-    eventually(lambda: not cluster.observe()[0].workers)
-
-
-def test_a_worker_with_a_short_grace_is_killed_after_it(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_cluster, "SHORT_GRACE_SECONDS", 0.2)
-    container = {"name": "t", "command": ["python", "-S", "-c", IGNORE_TERM]}
-    template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 600}}
-    cluster = start(make_job(IGNORE_TERM, spec={"workerGroups": [{"name": "cpu", "template": template}]}))
-    log_says(cluster, "deaf")
-    cluster.act(Decision("Running", "", delete=("job-cpu-0",), short_grace=("job-cpu-0",)), Memory.initial())
-    eventually(lambda: not cluster.observe()[0].workers)
-
-
-def test_a_created_again_worker_has_another_identity_and_the_same_log(start: Start) -> None:
-    cluster = start(make_job("print('hello'); raise SystemExit(1)"))
-    first = ended(cluster)
-    cluster.act(Decision("Running", "", delete=(first.name,)), Memory.initial())
-    eventually(lambda: not cluster.observe()[0].workers)
-    cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
-    second = ended(cluster)
-    assert first.uid != second.uid
-    assert first.address != second.address
-    assert second.message == "hello"  # not what its predecessor wrote
-    assert cluster.log_file(first.name).read_text() == "hello\nhello\n"
-
-
-def test_series_are_listed_by_worker_oldest_first(start: Start) -> None:
-    cluster = start(make_job(f"import os; open(os.environ[{contract.ENV_SERIES!r}], 'w').close()"))
-    first = ended(cluster)
-    cluster.act(Decision("Running", "", delete=(first.name,)), Memory.initial())
-    cluster.observe()
-    cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
-    second = ended(cluster)
-    assert [file.stem for file in cluster.series_files()["job-cpu-0"]] == [first.uid, second.uid]
-
-
-def test_plan_and_memory_come_back_as_published(start: Start) -> None:
-    cluster = start(make_job(SLEEP))
-    memory = Memory(plan_version=1, budget=RestartBudget(restarts=2))
-    cluster.act(Decision("Running", "", plan=PLAN), memory)
-    seen, remembered = cluster.observe()
-    assert seen.plan == PLAN
-    assert remembered == memory
-    cluster.act(Decision("Running", ""), Memory(budget=RestartBudget(restarts=3)))
-    seen, remembered = cluster.observe()
-    assert seen.plan == PLAN
-    assert remembered == Memory(budget=RestartBudget(restarts=3))
-
-
-def test_nothing_is_done_upon_an_outdated_observation(start: Start, tmp_path: Path) -> None:
-    cluster = start(make_job(SLEEP))
-    with LocalCluster(cluster.job, cluster.directory, None) as other:
-        other.observe()
-        other.act(Decision("Running", "", plan=PLAN), Memory.initial())
-    with pytest.raises(PlanConflictError):
-        cluster.act(Decision("Running", "", delete=("job-cpu-0",), create=(key(1),)), Memory.initial())
-    assert [worker.name for worker in cluster.observe()[0].workers] == ["job-cpu-0"]
-
-
-def test_creating_twice_starts_one_process(start: Start) -> None:
-    cluster = start(make_job(SLEEP))
-    before = only(cluster).uid
-    cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
-    assert only(cluster).uid == before
-
-
-def test_damaged_memory_and_plan_count_as_none(start: Start) -> None:
-    cluster = start(make_job(SLEEP))
-    cluster.act(Decision("Running", "", plan=PLAN), Memory(budget=RestartBudget(restarts=2)))
-    folder = cluster.directory / "plan" / "..data"
-    (folder / contract.PLAN_FILE).write_text('{"schema": 1')
-    (folder / "state.json").write_text("[]")
-    seen, memory = cluster.observe()
-    assert (seen.plan, memory) == (None, None)
-
-
-def test_waiting_ends_when_a_worker_ends(start: Start) -> None:
-    cluster = start(make_job("import sys; sys.stdin.read()"))
-    cluster.wait(3600)
-    assert only(cluster).exit_code == 0
-
-
-def test_fields_that_mean_nothing_here_are_named(tmp_path: Path) -> None:
-    job: HeteroTrainingJob = make_job("", image="x")
-    with LocalCluster(job, tmp_path, None) as cluster:
-        assert cluster.ignored == ("spec.workerGroups[0].template.spec.containers[0].image",)
+    process = cluster.process(FIRST)
+    eventually(lambda: process.exit_code() is not None)
+    assert process.out_of_memory, "known with the exit code"
+    worker = only(cluster)
+    assert (worker.exit_code, worker.out_of_memory) == (137, True)
+    assert worker.message == "out of memory: over its limits.memory of 64 MiB"

@@ -14,12 +14,9 @@ from heterotrain_operator.clusters.local.chaos import UNDOES, Chaos, ChaosError
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.partition import silenced
 from heterotrain_operator.clusters.local.sockets import Ends
-from unit.local.small_jobs import (
-    eventually,
-    make_job,
-)
+from unit.cli.commands import eventually
+from unit.local.small_jobs import make_job
 
-pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("nothing_stays_behind")]
 Start = Callable[..., LocalCluster]
 TALK = """
 import os, pathlib, socket, sys, threading, time
@@ -98,31 +95,6 @@ class Talk:
         (self._folder / f"{worker}.more").touch()
 
 
-@pytest.fixture
-def talk(tmp_path: Path, start: Start) -> tuple[Talk, LocalCluster]:
-    cluster = start(make_job(TALK, str(tmp_path), replicas=3))
-    talk = Talk(tmp_path)
-    for worker in ("job-cpu-1", "job-cpu-2", "job-cpu-1.itself"):
-        talk.goes_on(worker)
-    return talk, cluster
-
-
-def test_partitioned_worker_reaches_nobody_but_itself(talk: tuple[Talk, LocalCluster], chaos_in: ChaosIn) -> None:
-    talking, cluster = talk
-    chaos = chaos_in(cluster)
-    chaos.begin("partition", "job-cpu-1")
-    talking.is_silent("job-cpu-1", while_="job-cpu-2")
-    talking.goes_on("job-cpu-1.itself")
-    talking.more("job-cpu-1")
-    talking.is_silent("job-cpu-1.again", while_="job-cpu-2")
-    assert chaos.end("job-cpu-1", UNDOES["heal"]) == ("partition",)
-    talking.goes_on("job-cpu-1")
-    eventually(lambda: talking.received("job-cpu-1.again") > 0)
-    assert not talking.closed()
-    chaos.begin("kill", "job-cpu-1")
-    eventually(talking.closed)  # no duplicate of its sockets keeps its connections open
-
-
 def silent(cluster: LocalCluster, name: str) -> int:
     """At how many sockets of a worker the kernel drops what arrives."""
     found = 0
@@ -134,51 +106,66 @@ def silent(cluster: LocalCluster, name: str) -> int:
     return found
 
 
-def test_partition_silences_both_ends_and_leaves_nothing(talk: tuple[Talk, LocalCluster], chaos_in: ChaosIn) -> None:
-    _, cluster = talk
+@pytest.mark.processes
+@pytest.mark.usefixtures("nothing_stays_behind")
+def test_partitioned_worker_reaches_nobody_but_itself_until_that_is_healed(
+    tmp_path: Path, start: Start, chaos_in: ChaosIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, talk = start(make_job(TALK, str(tmp_path), replicas=3)), Talk(tmp_path)
+    for worker in ("job-cpu-1", "job-cpu-2", "job-cpu-1.itself"):
+        talk.goes_on(worker)
     before = (threading.active_count(), len(list(Path("/proc/self/fd").iterdir())))
     chaos = chaos_in(cluster)
     chaos.begin("partition", "job-cpu-1")
     # Its connection with 0 and its listener, but neither end of its connection with itself.
     assert [silent(cluster, f"job-cpu-{index}") for index in range(3)] == [1, 2, 0]
-    chaos.end("job-cpu-1", UNDOES["heal"])
+    talk.is_silent("job-cpu-1", while_="job-cpu-2")
+    talk.goes_on("job-cpu-1.itself")
+    talk.more("job-cpu-1")
+    talk.is_silent("job-cpu-1.again", while_="job-cpu-2")
+    assert chaos.end("job-cpu-1", UNDOES["heal"]) == ("partition",)
     assert [silent(cluster, f"job-cpu-{index}") for index in range(3)] == [0, 0, 0]
     assert threading.active_count() <= before[0]
     assert len(list(Path("/proc/self/fd").iterdir())) <= before[1]
+    talk.goes_on("job-cpu-1")
+    eventually(lambda: talk.received("job-cpu-1.again") > 0)
+    assert not talk.closed()
 
-
-def test_partitioned_worker_takes_no_connections(talk: tuple[Talk, LocalCluster], chaos_in: ChaosIn) -> None:
-    talking, cluster = talk
-    chaos = chaos_in(cluster)
     chaos.begin("partition", "job-cpu-0")
     with pytest.raises(TimeoutError):
-        socket.create_connection(("127.0.0.1", talking.port()), timeout=0.2)
+        socket.create_connection(("127.0.0.1", talk.port()), timeout=0.2)
     chaos.begin("partition", "job-cpu-2")
     chaos.end("job-cpu-0", UNDOES["heal"])
-    talking.goes_on("job-cpu-1")
-    talking.is_silent("job-cpu-2", while_="job-cpu-1")
-    with socket.create_connection(("127.0.0.1", talking.port()), timeout=30) as connection:
+    talk.goes_on("job-cpu-1")
+    talk.is_silent("job-cpu-2", while_="job-cpu-1")
+    with socket.create_connection(("127.0.0.1", talk.port()), timeout=30) as connection:
         connection.sendall(b"x")
         assert connection.recv(1) == b"x"
+    eventually(talk.closed)
+    chaos.end("job-cpu-2", UNDOES["heal"])
 
-
-def test_what_a_machine_lacks_for_a_partition_is_named(
-    talk: tuple[Talk, LocalCluster], chaos_in: ChaosIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    talking, cluster = talk
-    chaos = chaos_in(cluster)
-    monkeypatch.setattr(sockets, "PIDFD_GETFD", 99_999)
-    with pytest.raises(ChaosError, match=r"job-cpu-1: .* no pidfd_getfd.* Linux 5\.6"):
-        chaos.begin("partition", "job-cpu-1")
-
-    def refuse(pid: int, descriptor: int) -> int:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(sockets, "_duplicate", refuse)
-    with pytest.raises(ChaosError, match=r"job-cpu-1: .*Operation not permitted.*SYS_PTRACE"):
-        chaos.begin("partition", "job-cpu-1")
+    with monkeypatch.context() as lacking:
+        lacking.setattr(sockets, "PIDFD_GETFD", 99_999)
+        with pytest.raises(ChaosError, match=r"job-cpu-1: .* no pidfd_getfd.* Linux 5\.6"):
+            chaos.begin("partition", "job-cpu-1")
+        lacking.setattr(sockets, "_duplicate", refuse)
+        with pytest.raises(ChaosError, match=r"job-cpu-1: .*Operation not permitted.*SYS_PTRACE"):
+            chaos.begin("partition", "job-cpu-1")
+        (tmp_path / "ttl").write_text("255\n")
+        lacking.setattr(partition, "HOPS", (tmp_path / "none", tmp_path / "ttl"))
+        with pytest.raises(ChaosError, match=r"ip_default_ttl .*must be below 255"):
+            chaos.begin("partition", "job-cpu-1")
     assert chaos.standing == ()
-    talking.goes_on("job-cpu-1")
+    talk.goes_on("job-cpu-1")
+
+    (tmp_path / "closed").unlink()
+    chaos.begin("kill", "job-cpu-1")
+    eventually(talk.closed)  # no duplicate of its sockets keeps its connections open
+
+
+def refuse(pid: int, descriptor: int) -> int:
+    """What a machine does on which a process may not reach into the sockets of another."""
+    raise PermissionError(1, "Operation not permitted")
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
@@ -208,15 +195,6 @@ def test_silent_socket_gets_nothing_until_it_is_restored(family: socket.AddressF
         connection, _ = take()  # of an attempt to connect that the kernel makes again
         if connection is not None:
             connection.close()
-
-
-def test_machine_whose_packets_travel_as_far_as_any_is_named(
-    talk: tuple[Talk, LocalCluster], chaos_in: ChaosIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "ttl").write_text("255\n")
-    monkeypatch.setattr(partition, "HOPS", (tmp_path / "none", tmp_path / "ttl"))
-    with pytest.raises(ChaosError, match=r"ip_default_ttl .*must be below 255"):
-        chaos_in(talk[1]).begin("partition", "job-cpu-1")
 
 
 A, B, C = ("127.0.0.1", 1), ("127.0.0.1", 2), ("127.0.0.1", 3)

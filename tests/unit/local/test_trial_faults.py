@@ -11,11 +11,23 @@ from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.core.model import Seen
 from heterotrain_operator.experiments.figures.history import FaultRecord
 from heterotrain_operator.experiments.trials.faults import MOST_ADDED, TrialFaults
-from unit.local.small_jobs import SLEEP, eventually, make_job
+from unit.cli.commands import eventually
+from unit.local.small_jobs import SLEEP, make_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("nothing_stays_behind")]
 
 NAME = "job-cpu-0"
+REFUSED = [
+    ({"do": "stop", "worker": "cpu-7"}, "input", "job job has no worker 'cpu-7'; did you mean job-cpu-1?"),
+    ({"do": "stop", "worker": "xyz"}, "input", "job job has no worker 'xyz'; it has job-cpu-0, job-cpu-1"),
+    ({"do": "stop", "worker": "job-cpu-1"}, "failed", "job-cpu-1 is not running"),
+    ({"do": "heal", "worker": NAME}, "failed", "job-cpu-0 has no fault that heal takes back"),
+    ({"do": "release", "worker": NAME}, "failed", "job-cpu has no worker that release takes back"),
+    ({"do": "join", "worker": "xyz"}, "input", "job job has no worker 'xyz'; it has job-cpu-0, job-cpu-1"),
+    ({"do": "heal"}, "input", "worker must be a worker's name, found None"),
+    ({}, "input", "there is no fault None; there are kill"),
+]
+"""What cannot be done, and how that is said."""
 
 
 @pytest.fixture
@@ -27,7 +39,17 @@ def faults(start: Callable[..., LocalCluster]) -> Iterator[TrialFaults]:
     found.close()
 
 
-def test_fault_is_answered_kept_and_reported_once(faults: TrialFaults) -> None:
+def acts(faults: TrialFaults) -> list[str]:
+    faults.tend()
+    return [record.act for record in faults.records]
+
+
+def test_fault_and_its_end_are_answered_kept_and_reported_once(faults: TrialFaults) -> None:
+    for question, kind, says in REFUSED:
+        answer = faults.answer(question)
+        assert (answer["kind"], answer["error"].startswith(says)) == (kind, True), answer
+    assert faults.records == [], "what cannot be done is not kept"
+
     answer = faults.answer({"do": "stop", "worker": "cpu-0", "seconds": 60})
     assert (answer["worker"], answer["message"]) == (NAME, "job-cpu-0 is stopped for 60 s")
     assert faults.records == [FaultRecord(5.0, 0, NAME, "stop", 60.0)]
@@ -37,69 +59,32 @@ def test_fault_is_answered_kept_and_reported_once(faults: TrialFaults) -> None:
         {"worker": NAME, "running": True, "faults": ["stop"]},
         {"worker": "job-cpu-1", "running": False, "faults": []},
     ]
-
-
-def test_end_of_a_fault_is_kept_too(faults: TrialFaults) -> None:
     faults.answer({"do": "slow", "worker": NAME})
     faults.answer({"do": "starve", "worker": NAME, "seconds": 0.001})
-
-    def ended() -> bool:
-        faults.tend()
-        return len(faults.records) == 3
-
-    eventually(ended)
+    eventually(lambda: acts(faults) == ["stop", "slow", "starve", "restore"])
     both = faults.answer({"do": "restore", "worker": NAME})
     assert both["message"] == "job-cpu-0 has its limits to itself again"
-    assert [record.act for record in faults.records] == ["slow", "starve", "restore", "restore"]
+    assert acts(faults)[4:] == ["restore"]
 
 
-@pytest.mark.parametrize(
-    ("question", "kind", "says"),
-    [
-        ({"do": "stop", "worker": "cpu-7"}, "input", "job job has no worker 'cpu-7'; did you mean job-cpu-1?"),
-        ({"do": "stop", "worker": "xyz"}, "input", "job job has no worker 'xyz'; it has job-cpu-0, job-cpu-1"),
-        ({"do": "stop", "worker": "job-cpu-1"}, "failed", "job-cpu-1 is not running"),
-        ({"do": "heal", "worker": NAME}, "failed", "job-cpu-0 has no fault that heal takes back"),
-        ({"do": "release", "worker": NAME}, "failed", "job-cpu has no worker that release takes back"),
-        ({"do": "join", "worker": "xyz"}, "input", "job job has no worker 'xyz'; it has job-cpu-0, job-cpu-1"),
-        ({"do": "heal"}, "input", "worker must be a worker's name, found None"),
-        ({}, "input", "there is no fault None; there are kill"),
-    ],
-)
-def test_what_cannot_be_done_is_said_and_not_kept(
-    question: dict[str, str], kind: str, says: str, faults: TrialFaults
-) -> None:
-    answer = faults.answer(question)
-    assert answer["kind"] == kind
-    assert answer["error"].startswith(says)
-    assert faults.records == []
+def test_group_of_whichever_worker_wants_more_for_a_time_and_within_a_bound(faults: TrialFaults) -> None:
+    def wanted() -> list[int]:
+        return [group.replicas for group in faults.wanted().groups]
 
+    for name in ("cpu", "job-cpu", "cpu-0", "job-cpu-1", "cpu-7"):
+        answer = faults.answer({"do": "join", "worker": name})
+        assert (answer["worker"], answer["message"]) == ("job-cpu", "job-cpu gets one worker more")
+        assert wanted() == [2]
+        assert faults.answer({"do": "list"})["added"] == {"cpu": 1}
+        assert faults.answer({"do": "release", "worker": name})["message"] == "job-cpu wants one worker less"
+        assert wanted() == [1]
+    assert faults.records == [FaultRecord(5.0, 0, "job-cpu", act) for act in ("join", "release")] * 5
 
-@pytest.mark.parametrize("name", ["cpu", "job-cpu", "cpu-0", "job-cpu-1", "cpu-7"], ids=str)
-def test_group_of_whichever_worker_wants_one_more_until_that_is_taken_back(name: str, faults: TrialFaults) -> None:
-    answer = faults.answer({"do": "join", "worker": name})
-    assert (answer["worker"], answer["message"]) == ("job-cpu", "job-cpu gets one worker more")
-    assert [group.replicas for group in faults.wanted().groups] == [2]
-    assert faults.answer({"do": "list"})["added"] == {"cpu": 1}
-    assert faults.answer({"do": "release", "worker": name})["message"] == "job-cpu wants one worker less"
-    assert [group.replicas for group in faults.wanted().groups] == [1]
-    assert faults.records == [FaultRecord(5.0, 0, "job-cpu", act) for act in ("join", "release")]
-
-
-def test_worker_that_joins_for_a_time_is_not_wanted_after_it(faults: TrialFaults) -> None:
     faults.answer({"do": "join", "worker": "cpu"})
     faults.answer({"do": "join", "worker": "cpu", "seconds": 0.001})
+    eventually(lambda: acts(faults)[10:] == ["join", "join", "release"])
+    assert wanted() == [2]
 
-    def due() -> bool:
-        faults.tend()
-        return len(faults.records) == 3
-
-    eventually(due)
-    assert [group.replicas for group in faults.wanted().groups] == [2]
-    assert [record.act for record in faults.records] == ["join", "join", "release"]
-
-
-def test_no_job_grows_without_a_bound(faults: TrialFaults) -> None:
-    answers = [faults.answer({"do": "join", "worker": "cpu"}) for _ in range(MOST_ADDED + 1)]
+    answers = [faults.answer({"do": "join", "worker": "cpu"}) for _ in range(MOST_ADDED)]
     assert [answer for answer in answers if "error" in answer] == answers[-1:]
     assert answers[-1]["kind"] == "failed"

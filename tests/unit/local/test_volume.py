@@ -18,58 +18,37 @@ def plan(version: int, members: int = 2) -> Plan:
     return Plan(version, 1, "step", tuple(workers))
 
 
-def test_an_empty_volume_holds_nothing(tmp_path: Path) -> None:
-    assert PlanVolume(tmp_path / "plan").read() == Stored()
+def test_volume_is_laid_out_as_the_kubelets_and_shows_workers_the_plan_alone(tmp_path: Path) -> None:
+    volume = PlanVolume(tmp_path / "plan")
+    assert volume.read() == Stored()
+    early = volume.write(None, None, "early")
+    assert volume.read() == Stored(early, None, "early"), "memory before the first plan"
+    visible = volume.directory / PLAN_FILE
+    assert not visible.exists()
 
-
-def test_workers_see_the_plan_and_not_the_memory(tmp_path: Path) -> None:
-    volume = PlanVolume(tmp_path)
-    volume.write(None, plan(1), "{}")
-    assert parse_plan((tmp_path / PLAN_FILE).read_text()) == plan(1)
-    assert [entry.name for entry in tmp_path.iterdir() if not entry.name.startswith("..")] == [PLAN_FILE]
-
-
-def test_layout_is_that_of_the_kubelet(tmp_path: Path) -> None:
-    volume = PlanVolume(tmp_path)
-    version = volume.write(None, plan(1), "{}")
-    assert (tmp_path / PLAN_FILE).readlink() == Path(DATA) / PLAN_FILE
-    assert str((tmp_path / DATA).readlink()) == version
+    version = volume.write(early, plan(1), "first")
+    assert visible.readlink() == Path(DATA) / PLAN_FILE
+    assert str((volume.directory / DATA).readlink()) == version
     assert version.startswith("..2")
-    assert not (tmp_path / version).is_symlink()
+    assert not (volume.directory / version).is_symlink()
+    assert (volume.directory / version / STATE_FILE).read_text() == "first"
+    assert parse_plan(visible.read_text()) == plan(1)
+    assert [entry.name for entry in volume.directory.iterdir() if not entry.name.startswith("..")] == [PLAN_FILE]
+
+    before = visible.stat()
+    second = volume.write(version, None, "second")
+    after = visible.stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns), "the same file"
+    assert volume.read() == Stored(second, plan(1), "second")
 
 
-def test_memory_before_the_first_plan(tmp_path: Path) -> None:
-    volume = PlanVolume(tmp_path)
-    version = volume.write(None, None, "early")
-    assert volume.read() == Stored(version, None, "early")
-    assert not (tmp_path / PLAN_FILE).exists()
-
-
-def test_a_plan_stays_the_same_file_while_only_memory_changes(tmp_path: Path) -> None:
-    volume = PlanVolume(tmp_path)
-    first = volume.write(None, plan(1), "a")
-    before = (tmp_path / PLAN_FILE).stat()
-    second = volume.write(first, None, "b")
-    after = (tmp_path / PLAN_FILE).stat()
-    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
-    assert volume.read() == Stored(second, plan(1), "b")
-
-
-def test_a_write_upon_an_outdated_observation_conflicts_and_changes_nothing(tmp_path: Path) -> None:
+def test_write_upon_an_outdated_observation_conflicts_and_changes_nothing(tmp_path: Path) -> None:
     volume = PlanVolume(tmp_path)
     observed = volume.read().version
     current = volume.write(observed, plan(1), "a")
     with pytest.raises(PlanConflictError):
         PlanVolume(tmp_path).write(observed, plan(2), "b")
     assert volume.read() == Stored(current, plan(1), "a")
-
-
-def test_old_versions_do_not_pile_up(tmp_path: Path) -> None:
-    volume = PlanVolume(tmp_path)
-    version = None
-    for number in range(1, 20):
-        version = volume.write(version, plan(number), "")
-    assert len(list(tmp_path.glob("..2*"))) == 2  # the newest, and the one that readers may still be in
 
 
 def read_for_ever(folder: Path, stop: Event, ready: Event, results: multiprocessing.SimpleQueue[list[int]]) -> None:
@@ -82,7 +61,7 @@ def read_for_ever(folder: Path, stop: Event, ready: Event, results: multiprocess
     results.put(versions)
 
 
-def test_a_concurrent_reader_never_sees_a_torn_or_older_plan(tmp_path: Path) -> None:
+def test_concurrent_reader_never_sees_a_torn_or_older_plan_and_old_ones_do_not_pile_up(tmp_path: Path) -> None:
     volume = PlanVolume(tmp_path)
     version = volume.write(None, plan(1, members=200), "")
     context = multiprocessing.get_context("spawn")
@@ -97,10 +76,4 @@ def test_a_concurrent_reader_never_sees_a_torn_or_older_plan(tmp_path: Path) -> 
     assert reader.exitcode == 0
     versions = results.get()
     assert versions == sorted(versions)
-
-
-def test_plan_and_memory_are_read_as_of_one_version(tmp_path: Path) -> None:
-    volume = PlanVolume(tmp_path)
-    version = volume.write(None, plan(3), "three")
-    assert (tmp_path / version / STATE_FILE).read_text() == "three"
-    assert volume.read() == Stored(version, plan(3), "three")
+    assert len(list(tmp_path.glob("..2*"))) == 2  # the newest, and the one that readers may still be in

@@ -23,8 +23,7 @@ from heterotrain_operator.cli.local.checks import Options, Prepared, prepare
 from heterotrain_operator.cli.local.live import View
 from heterotrain_operator.cli.local.script_output import last_lines
 from heterotrain_operator.cli.terminal import messages, print_report, say
-from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
-from heterotrain_operator.clusters.local.limits.detect import detect
+from heterotrain_operator.clusters.local.limits import Mechanism, detect, machine_cores
 from heterotrain_operator.experiments import checkpoints, runs
 from heterotrain_operator.experiments.control import ControlServer
 from heterotrain_operator.experiments.experiment import Experiment, placements_of, run_trials, summary_of

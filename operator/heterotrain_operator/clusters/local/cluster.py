@@ -13,10 +13,8 @@ from typing import Self
 
 from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.clusters.local import leftovers
-from heterotrain_operator.clusters.local.limits import Mechanism
-from heterotrain_operator.clusters.local.limits.detect import detect
-from heterotrain_operator.clusters.local.placement import move
-from heterotrain_operator.clusters.local.pod import Pod
+from heterotrain_operator.clusters.local.limits import Mechanism, detect
+from heterotrain_operator.clusters.local.pod import Pod, move
 from heterotrain_operator.clusters.local.process import WorkerFiles, WorkerProcess
 from heterotrain_operator.clusters.local.starting import Starter, check_working_dirs
 from heterotrain_operator.clusters.local.template import read_templates
@@ -192,10 +190,6 @@ class LocalCluster:
     def live_processes(self) -> dict[str, set[int]]:
         """The processes that each worker still has, by its uid; any thread may ask."""
         return {pod.uid: pod.process.limits.pids() for pod in list(self._pods.values())}
-
-    def pid(self, name: str) -> int:
-        """A worker's first process. Raises ValueError without such a worker."""
-        return self._pod(name).process.pid
 
     def wait(self, seconds: float, meanwhile: Callable[[], None] | None = None) -> None:
         """Let time pass, but no longer than until there is an end of a worker that was not observed yet.

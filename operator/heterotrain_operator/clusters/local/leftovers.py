@@ -6,7 +6,6 @@ was killed and so could clean up nothing itself.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import os
@@ -168,13 +167,9 @@ def sweep(parents: Sequence[Path], token: str | None = None) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Wait until standard input closes, at the latest when the runner ends, then sweep after it."""
-    parser = argparse.ArgumentParser(description="Clean up after a runner once it is gone.")
-    parser.add_argument("token")
-    parser.add_argument("parents", nargs="*", type=Path)
-    options = parser.parse_args(arguments)
+    """`leftovers.py TOKEN [PARENT...]`: wait until standard input closes, as the runner ends at the latest; sweep."""
     sys.stdin.buffer.read()
-    return 0 if sweep(options.parents, options.token) else 1
+    return 0 if sweep([Path(parent) for parent in arguments[1:]], arguments[0]) else 1
 
 
 if __name__ == "__main__":

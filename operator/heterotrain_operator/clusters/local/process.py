@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heterotrain.contract import Termination
-from heterotrain_operator.clusters.local.limits import Limits, cgroup
+from heterotrain_operator.clusters.local.limits import Limits
+from heterotrain_operator.clusters.local.limits.mechanism import launcher
 
 SIGNAL_EXIT_BASE = 128  # how shells and Kubernetes report an end by a signal
 TAIL_BYTES = 4096
@@ -79,7 +80,7 @@ class WorkerProcess:
         with files.log.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
-                [*cgroup.launcher(limits.prefix, limits.joins), *command],
+                [*launcher(limits.joins), *command],
                 env={**environment, **limits.environment},
                 cwd=working_dir,
                 stdin=subprocess.DEVNULL,

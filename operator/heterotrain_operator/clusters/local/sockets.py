@@ -60,18 +60,14 @@ def duplicate(pid: int, descriptor: int, inode: int) -> Iterator[socket.socket |
     Raises PermissionError if this process may not trace the other one, OSError with ENOSYS where the kernel is too old.
     """
     copy = _duplicate(pid, descriptor)
+    if copy is not None and os.fstat(copy).st_ino != inode:
+        os.close(copy)  # it means something else by now
+        copy = None
     if copy is None:
         yield None
         return
-    with socket.socket(fileno=copy) if os.fstat(copy).st_ino == inode else _closed(copy) as found:
+    with socket.socket(fileno=copy) as found:
         yield found
-
-
-@contextlib.contextmanager
-def _closed(descriptor: int) -> Iterator[None]:
-    """Close a descriptor that means something else by now."""
-    os.close(descriptor)
-    yield
 
 
 def _duplicate(pid: int, descriptor: int) -> int | None:

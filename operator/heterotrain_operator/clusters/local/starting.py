@@ -1,10 +1,18 @@
-"""Start a worker as a process: its ports, its environment, its temporary files and its limits."""
+"""Start a worker as a process: its ports, its environment, its temporary files and its limits.
+
+A worker listens seconds after its port is chosen, and a port from the range that the kernel serves outgoing connections
+from could be taken by any connection until then. So workers' ports lie outside of it.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import random
 import secrets
+import shlex
+import socket
+import sys
 import tempfile
 import uuid
 from collections.abc import Mapping
@@ -22,9 +30,7 @@ from heterotrain_operator.api import (
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.limits import Mechanism
 from heterotrain_operator.clusters.local.pod import Pod, usable
-from heterotrain_operator.clusters.local.ports import HOST, Ports
 from heterotrain_operator.clusters.local.process import WorkerFiles, WorkerProcess
-from heterotrain_operator.clusters.local.python import interpreter_path
 from heterotrain_operator.clusters.local.template import ProcessTemplate, environment_of, expand
 from heterotrain_operator.core.model import WorkerKey
 
@@ -37,6 +43,15 @@ ENV_COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 
 SCRATCH_LETTERS = 8
 """Of a worker's uid, in the path of its temporary files: sockets may lie below it, whose paths have to be short."""
+
+HOST = "127.0.0.1"
+LOWEST_PORT = 10_000
+EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+USUAL_EPHEMERAL_START = 32_768
+PORT_ATTEMPTS = 1_000
+
+INTERPRETERS = ("python", "python3")
+EXECUTABLE_MODE = 0o755
 
 
 def check_working_dirs(job: HeteroTrainingJob, templates: Mapping[str, ProcessTemplate]) -> None:
@@ -149,3 +164,58 @@ class Starter:
             "metadata.uid": files.uid,
         }
         return {**given, **environment_of(template.environment, fields, given), **contract_part}
+
+
+def _ephemeral_start() -> int:
+    try:
+        start = int(EPHEMERAL_RANGE.read_text(encoding="ascii").split()[0])
+    except OSError:
+        return USUAL_EPHEMERAL_START
+    return start if start > LOWEST_PORT + PORT_ATTEMPTS else USUAL_EPHEMERAL_START
+
+
+def is_free(port: int) -> bool:
+    """Whether nothing listens there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+class Ports:
+    """Hands out each port once. Start at random, so that several runners on a machine rarely try the same."""
+
+    def __init__(self) -> None:
+        self._given: set[int] = set()
+
+    def take(self) -> int:
+        """A free port. Raises OSError if none was found."""
+        top = _ephemeral_start()
+        for _ in range(PORT_ATTEMPTS):
+            port = random.randrange(LOWEST_PORT, top)
+            if port not in self._given and is_free(port):
+                self._given.add(port)
+                return port
+        raise OSError(f"no free port between {LOWEST_PORT} and {top} on {HOST}")
+
+
+def interpreter_path(spare: Path) -> str:
+    """A PATH in which `python` and `python3` are the interpreter that runs this.
+
+    Where its own folder lacks a name, a small script in the folder `spare` stands in: a link would not find
+    the packages of a virtual environment.
+    """
+    own = Path(sys.executable).parent
+    folders = [str(own), os.environ.get("PATH", os.defpath)]
+    missing = [name for name in INTERPRETERS if not (own / name).exists()]
+    if missing:
+        spare.mkdir(parents=True, exist_ok=True)
+        for name in missing:
+            script = spare / name
+            script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n', encoding="utf-8")
+            script.chmod(EXECUTABLE_MODE)
+        folders.insert(0, str(spare))
+    return os.pathsep.join(folders)

@@ -1,22 +1,30 @@
-"""What both versions of cgroups share: where they are mounted, our own place in them, and a trial of them."""
+"""What both versions of cgroups share: where they are mounted, our own place in them, a worker's folders, a trial."""
 
 from __future__ import annotations
 
-import os
-import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, Self, TypeVar
 
 from heterotrain_operator.clusters.local import leftovers
-from heterotrain_operator.clusters.local.limits import launch
-from heterotrain_operator.clusters.local.limits.mechanism import LimitError, Mechanism, machine_cores
+from heterotrain_operator.clusters.local.limits.mechanism import (
+    LimitError,
+    Mechanism,
+    Neighbours,
+    effective_cores,
+    launcher,
+    machine_cores,
+    set_stopped,
+)
 
 PROC_SELF = Path("/proc/self")
 TRIAL_CORES = 0.5
 TRIAL_SECONDS = 10.0
+TRIAL_MEMORY_BYTES = 256 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +68,13 @@ def own_folder(mount: Mount, membership: str) -> Path:
     return mount.point
 
 
-def mounts() -> tuple[Mount, ...]:
-    """The cgroup hierarchies that are mounted here. Raises LimitError where /proc cannot be read."""
+def surroundings() -> tuple[tuple[Mount, ...], dict[str, str]]:
+    """The cgroup hierarchies that are mounted, and our own cgroups. Raises LimitError where /proc cannot be read."""
     try:
-        return parse_mounts((PROC_SELF / "mountinfo").read_text(encoding="utf-8"))
+        mounted, ours = ((PROC_SELF / file).read_text(encoding="utf-8") for file in ("mountinfo", "cgroup"))
     except OSError as error:
         raise LimitError(f"no cgroups: {error}") from error
-
-
-def memberships() -> dict[str, str]:
-    """Our own cgroups. Raises LimitError where /proc cannot be read."""
-    try:
-        return parse_memberships((PROC_SELF / "cgroup").read_text(encoding="utf-8"))
-    except OSError as error:
-        raise LimitError(f"no cgroups: {error}") from error
+    return parse_mounts(mounted), parse_memberships(ours)
 
 
 def upwards(folder: Path, top: Path) -> Iterator[Path]:
@@ -82,14 +83,6 @@ def upwards(folder: Path, top: Path) -> Iterator[Path]:
     while folder != top and top in folder.parents:
         folder = folder.parent
         yield folder
-
-
-def folder_name(owner: str, worker: str) -> str:
-    """A unique name for a worker's cgroup, in which its owner can be read.
-
-    It is unique because a worker's successor may start while the worker's folder is still being removed.
-    """
-    return f"{leftovers.FOLDER_PREFIX}{owner}-{worker}-{secrets.token_hex(4)}"
 
 
 def read(folder: Path, file: str) -> str | None:
@@ -109,25 +102,122 @@ def read_keyed(folder: Path, file: str, key: str) -> int:
     return 0
 
 
-def launcher(prefix: tuple[str, ...], joins: tuple[Path, ...]) -> list[str]:
-    """The words that start a command inside its limits; the command's own words follow."""
-    return [
-        *prefix,
-        *(sys.executable, "-I", "-S", launch.__file__),
-        *(str(os.getpid()), *map(str, joins), "--"),
-    ]
+class CgroupLimits(ABC):
+    """The limits of one worker as cgroups, which know their processes; the versions differ in the files alone."""
+
+    environment: Mapping[str, str] = {}
+
+    def __init__(self, worker: str, *folders: Path | None, owner: str = "") -> None:
+        """`folders` are the worker's, that of the CPU first; a folder that is named twice is one."""
+        self.worker = worker
+        self.folders = tuple(dict.fromkeys(folder for folder in folders if folder is not None))
+        self._neighbours = Neighbours({leftovers.ENV_RUNNER: owner})
+
+    def made(self, cores: float | None, memory_bytes: int | None) -> Self:
+        """Make the folders and set the limits. Raises LimitError; then nothing is left."""
+        try:
+            for folder in self.folders:
+                folder.mkdir()
+            self.set_cores(cores)
+            if memory_bytes is not None:
+                self._write_memory(memory_bytes)
+        except (OSError, LimitError) as error:
+            self.remove()
+            raise LimitError(f"worker {self.worker}: no cgroup could be made: {error}") from error
+        return self
+
+    @property
+    def joins(self) -> tuple[Path, ...]:
+        """The lists of processes, one for each folder."""
+        return tuple(folder / "cgroup.procs" for folder in self.folders)
+
+    def started(self, pid: int) -> None:
+        """Has no effect."""
+        del pid  # the cgroup knows its processes
+
+    def set_cores(self, cores: float | None) -> None:
+        """As `Limits.set_cores`."""
+        try:
+            self._write_cores(effective_cores(cores))
+        except OSError as error:
+            raise LimitError(f"worker {self.worker}: a limit of {cores} cores was refused: {error}") from error
+
+    def set_neighbours(self, count: int, cpu: int | None) -> None:
+        """As `Limits.set_neighbours`."""
+        self._neighbours.set_count(count, cpu, self.joins)
+
+    def set_stopped(self, stopped: bool) -> None:
+        """As `Limits.set_stopped`."""
+        set_stopped(self.pids, stopped=stopped)
+
+    def pids(self) -> set[int]:
+        """All processes in it."""
+        return leftovers.folder_pids(self.folders[0])
+
+    def remove(self) -> bool:
+        """True once no folder is left."""
+        self._neighbours.set_count(0)
+        left = [folder for folder in self.folders if not leftovers.remove_folder(folder)]
+        return not left
+
+    @abstractmethod
+    def cores(self) -> float | None:
+        """The limit that the kernel applies."""
+
+    @abstractmethod
+    def cpu_seconds(self) -> float:
+        """As accounted by the kernel."""
+
+    @abstractmethod
+    def out_of_memory(self) -> bool:
+        """As counted by the kernel."""
+
+    @abstractmethod
+    def _write_cores(self, cores: float | None) -> None:
+        """Raises OSError."""
+
+    @abstractmethod
+    def _write_memory(self, memory_bytes: int) -> None:
+        """Raises OSError."""
 
 
-def trial_cores() -> float:
-    """A CPU limit for a trial: below what the machine has, so that it has an effect."""
-    return min(TRIAL_CORES, machine_cores() / 2)
+class Cgroups(Mechanism, Protocol):
+    """A mechanism that may limit memory, too."""
+
+    @property
+    def memory(self) -> object:
+        """Something that is true if memory is limited."""
 
 
-def try_out(mechanism: Mechanism, memory_bytes: int | None) -> None:
-    """Start a process inside limits. Raises LimitError if that fails at any point."""
-    limits = mechanism.create("trial", trial_cores(), memory_bytes, leftovers.new_token())
+Found = TypeVar("Found", bound=Cgroups)
+
+
+def described(mechanism: Cgroups) -> str:
+    """As `Mechanism.describe`."""
+    what = "CPU and memory" if mechanism.memory else "CPU (memory cannot be limited)"
+    return f"{mechanism.name.replace('-', ' ')} limits {what}, CPU in periods of 10 ms"
+
+
+def first_that_works(mechanisms: Iterable[Found], nothing: str) -> Found:
+    """Start a process inside the limits of each. Raises LimitError if none works: what was wrong with the last, or
+    that there is `nothing` to try."""
+    problem = LimitError(nothing)
+    for mechanism in mechanisms:
+        try:
+            _try_out(mechanism)
+        except LimitError as error:
+            problem = error
+        else:
+            return mechanism
+    raise problem
+
+
+def _try_out(mechanism: Cgroups) -> None:
+    """Raises LimitError if a process cannot be limited, at any point. The CPU limit is one that has an effect here."""
+    cores, memory_bytes = min(TRIAL_CORES, machine_cores() / 2), TRIAL_MEMORY_BYTES if mechanism.memory else None
+    limits = mechanism.create("trial", cores, memory_bytes, leftovers.new_token())
     try:
-        words = [*launcher(limits.prefix, limits.joins), sys.executable, "-I", "-S", "-c", ""]
+        words = [*launcher(limits.joins), sys.executable, "-I", "-S", "-c", ""]
         done = subprocess.run(words, capture_output=True, text=True, timeout=TRIAL_SECONDS, check=False)
         if done.returncode:
             raise LimitError(f"a process could not be started inside its limits: {done.stderr.strip()}")

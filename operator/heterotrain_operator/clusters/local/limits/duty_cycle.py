@@ -16,9 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heterotrain_operator.clusters.local import leftovers
-from heterotrain_operator.clusters.local.limits import cgroup, stopping
-from heterotrain_operator.clusters.local.limits.mechanism import PERIOD_MICROSECONDS, effective_cores
-from heterotrain_operator.clusters.local.limits.neighbours import Neighbours
+from heterotrain_operator.clusters.local.limits.mechanism import (
+    PERIOD_MICROSECONDS,
+    Neighbours,
+    effective_cores,
+    set_stopped,
+    unique_name,
+)
 
 NAME = "duty-cycle"
 PERIOD_SECONDS = PERIOD_MICROSECONDS / 1e6
@@ -51,7 +55,6 @@ def credit_seconds(credit: float, cores: float, elapsed: float, used: float) -> 
 class DutyCycleLimits:
     """The limits of one worker: a thread that lets it run while it has used less CPU time than the limit allows."""
 
-    prefix: tuple[str, ...] = ()
     joins: tuple[Path, ...] = ()
 
     def __init__(self, worker: str, mark: str, cores: float | None, owner: str = "") -> None:
@@ -79,13 +82,13 @@ class DutyCycleLimits:
 
     def set_neighbours(self, count: int, cpu: int | None) -> None:
         """As `Limits.set_neighbours`; they are found, and stopped with the worker, by its mark."""
-        self._neighbours.set_count(count, cpu, cgroup.launcher(self.prefix, self.joins))
+        self._neighbours.set_count(count, cpu)
 
     def set_stopped(self, stopped: bool) -> None:
         """As `Limits.set_stopped`; meanwhile the duty cycle rests."""
         with self._lock:
             self._held = stopped
-            stopping.set_stopped(self.pids, stopped=stopped)
+            set_stopped(self.pids, stopped=stopped)
             self._stopped = stopped
 
     def cores(self) -> float | None:
@@ -110,7 +113,7 @@ class DutyCycleLimits:
     def remove(self) -> bool:
         """True once its last process is gone."""
         self._ended.set()
-        self._neighbours.end()
+        self._neighbours.set_count(0)
         pids = self.pids()
         with self._lock:
             leftovers.kill(pids)
@@ -168,9 +171,4 @@ class DutyCycle:
 
     def create(self, worker: str, cores: float | None, memory_bytes: int | None, owner: str) -> DutyCycleLimits:
         """As `Mechanism.create`; memory is not limited."""
-        return DutyCycleLimits(worker, cgroup.folder_name(owner, worker), cores, owner)
-
-
-def find() -> DutyCycle:
-    """Never fails."""
-    return DutyCycle()
+        return DutyCycleLimits(worker, unique_name(owner, worker), cores, owner)
