@@ -97,7 +97,7 @@ class Gang:
         self._command = command
         self._start_process = start_cold if cold else warm_server().start
         self._config = config
-        self._generation = generation
+        self.generation = generation
         self._environment = ({} if secret is None else {contract.ENV_SECRET: secret}) | (environment or {})
         self._stack = contextlib.ExitStack()
         members = tuple(
@@ -110,7 +110,7 @@ class Gang:
         """One worker more, which is in no plan yet."""
         number, port = len(self.members), free_port()
         member = Member(
-            f"w-{number}", f"uid-{self._generation}-{number}", f"127.0.0.1:{free_port()}", "cpu", batch, micro
+            f"w-{number}", f"uid-{self.generation}-{number}", f"127.0.0.1:{free_port()}", "cpu", batch, micro
         )
         log = self._stack.enter_context((self.folder / f"{member.uid}.log").open("wb"))
         path = os.pathsep.join([str(REPOSITORY / "trainer-image"), str(REPOSITORY / "tests")])
@@ -241,9 +241,9 @@ class Gang:
                 raise AssertionError(f"{name} of w-{rank} never reached {at_least}:\n{self.logs()}")
             time.sleep(0.05)
 
-    def await_log(self, rank: int, text: str) -> None:
+    def await_log(self, rank: int, text: str, *, times: int = 1) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while text not in (self.folder / f"{self.members[rank].uid}.log").read_text():
+        while (self.folder / f"{self.members[rank].uid}.log").read_text().count(text) < times:
             if time.monotonic() > deadline:
                 raise AssertionError(f"w-{rank} never said {text!r}:\n{self.logs()}")
             time.sleep(0.05)
@@ -287,7 +287,9 @@ class Gang:
         return [EvaluationRecord.from_json(line) for line in self._lines(0) if '"metrics"' in line]
 
     def _lines(self, rank: int) -> list[str]:
-        return (self.folder / f"{self.members[rank].uid}.jsonl").read_text().splitlines()
+        """None of a worker that has not come to its first step."""
+        path = self.folder / f"{self.members[rank].uid}.jsonl"
+        return path.read_text().splitlines() if path.exists() else []
 
     def losses(self) -> dict[int, float]:
         """Global loss by step: the sum of the workers' shares."""

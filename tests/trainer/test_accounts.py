@@ -96,23 +96,6 @@ def accounts() -> Accounts:
     return made
 
 
-def test_of_several_reasons_not_to_measure_a_step_the_first_is_noted_and_a_replay_before_all(
-    accounts: Accounts,
-) -> None:
-    accounts.mark("checkpoint")
-    accounts.mark("partial")
-    assert accounts.take_mark() == "checkpoint"
-    assert accounts.take_mark() == ""
-    accounts.mark("partial")
-    accounts.mark_as_replay()
-    assert accounts.take_mark() == "replay"
-
-
-def test_a_look_at_the_model_counts_for_the_step_in_which_it_happens(accounts: Accounts) -> None:
-    accounts.looked_at = True
-    assert marks(accounts, "", "") == ["evaluation", ""]
-
-
 def test_what_every_step_holds_is_measured_after_ten_steps_but_never_a_smaller_step(accounts: Accounts) -> None:
     assert marks(accounts, "", *["checkpoint"] * 12) == ["", *["checkpoint"] * 10, "", ""]
     assert marks(accounts, "", "checkpoint") == ["", "checkpoint"]

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +20,7 @@ from heterotrain.groups.convening.worker_state import Rules
 from heterotrain.groups.generation import Generation
 from heterotrain.groups.making import Maker, Traits
 from heterotrain.job.worker import Worker
-from trainer.gang import SECRET, Gang, free_port
+from trainer.gang import SECRET, free_port
 
 OTHER = "07he2" * 8
 PATIENCE_SECONDS = 60.0
@@ -167,10 +166,3 @@ def test_members_change_unless_the_environment_says_that_they_stay(value: str | 
 def test_another_word_on_whether_members_change_is_refused(value: str) -> None:
     with pytest.raises(ValueError, match=f"HETEROTRAIN_ELASTIC: expected 0 or 1, found '{value}'"):
         Worker.from_environment({**ENVIRONMENT, contract.ENV_ELASTIC: value})
-
-
-@pytest.mark.processes
-def test_job_of_an_older_operator_trains_without_a_secret(tmp_path: Path) -> None:
-    command = ["tests/trainer/scripts/train.py", "--out", str(tmp_path)]
-    with Gang(tmp_path, command, (30, 34), TrainingConfig(steps=5), secret=None) as gang:
-        gang.succeed()

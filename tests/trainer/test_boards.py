@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -112,18 +111,6 @@ def test_a_store_keeps_what_any_member_puts_there(workers: list[Worker], pool: T
         assert [each.get(f"address/{rank}") for rank in range(3)] == [b"\x00\xff", b"\x01\xff", b"\x02\xff"]
 
 
-def test_a_store_waits_for_a_key_as_long_as_gloo_tries_to_connect(
-    workers: list[Worker], pool: ThreadPoolExecutor
-) -> None:
-    """gloo says how long one of its tries takes. A member that comes later is not lost."""
-    open_board(workers)
-    first, second = (each.store(NUMBER, 3) for each in workers[:2])
-    waiting = pool.submit(second.wait, ["port"], timedelta(seconds=0.5))
-    time.sleep(0.75)
-    first.set("port", "29500")
-    waiting.result(PATIENCE_SECONDS)
-
-
 def test_groups_over_a_board_sum_as_ever_after_it_is_dropped(workers: list[Worker], pool: ThreadPoolExecutor) -> None:
     open_board(workers)
     made = [each.result() for each in [pool.submit(make, worker, workers, NUMBER) for worker in workers]]
@@ -138,20 +125,6 @@ def test_groups_over_a_board_sum_as_ever_after_it_is_dropped(workers: list[Worke
     assert [tensor[0].item() for tensor in tensors] == [18.0] * 3
     for generation, _ in made:
         generation.leave()
-
-
-def test_values_are_let_go_of_once_all_groups_are_made(workers: list[Worker], pool: ThreadPoolExecutor) -> None:
-    open_board(workers)
-    stores = [each.store(NUMBER, 3) for each in workers]
-    list(pool.map(lambda store: store.set(f"a/{stores.index(store)}", "address"), stores))
-    list(pool.map(lambda store: store.get("a/2"), stores))
-    for each in workers:
-        each.boards.forget(NUMBER)
-    assert [len(store._values) for store in stores] == [0, 0, 0]
-    assert [len(each.boards) for each in workers] == [1, 1, 1], "their own stores, over which groups are made"
-    for store in stores[1:]:
-        with pytest.raises(StoreError, match=r"there is no board of 1\.0"):
-            store.get("b/0")
 
 
 def test_a_group_costs_each_member_two_requests(workers: list[Worker], pool: ThreadPoolExecutor) -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain import worker_metrics as table
 from heterotrain.contract import (
     MAX_METRICS,
     Evaluated,
@@ -18,7 +17,6 @@ from heterotrain.contract import (
     TrainingConfig,
     parse_plan,
 )
-from heterotrain.metric import Kind, Table
 from trainer.gang import REPOSITORY
 
 PLAN = Plan(
@@ -39,11 +37,6 @@ def test_a_limit_on_micro_batches_travels_with_the_plan_and_is_left_out_where_th
     limited = replace(PLAN, members=(PLAN.members[0], replace(PLAN.members[1], micro_batch_size=64)))
     assert parse_plan(limited.to_json()) == limited
     assert limited.to_json().count("microBatchSize") == 1
-
-
-def test_a_recreated_worker_is_not_its_predecessor() -> None:
-    assert PLAN.rank_of("b", "u2") == 1
-    assert PLAN.rank_of("b", "u3") is None
 
 
 @pytest.mark.parametrize(
@@ -147,23 +140,6 @@ def test_the_contract_imports_without_torch() -> None:
     )
     path = str(REPOSITORY / "trainer-image")
     subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": path})
-
-
-def test_metric_names_share_their_prefix() -> None:
-    names = [metric.name for metric in table.WORKERS]
-    assert len(names) > 25
-    assert len(set(names)) == len(names)
-    assert all(name.startswith(table.WORKERS.prefix) for name in names)
-
-
-def test_table_of_metrics_holds_each_name_and_each_field_once() -> None:
-    rows = Table("heterotrain_", ("worker",))
-    rows.row(Kind.GAUGE, "joules", "Energy.", field="joules")
-    with pytest.raises(ValueError, match="heterotrain_joules"):
-        rows.row(Kind.COUNTER, "joules", "Energy.")
-    with pytest.raises(ValueError, match="heterotrain_energy"):
-        rows.row(Kind.GAUGE, "energy", "Energy.", field="joules")
-    assert [row.name for row in rows] == ["heterotrain_joules"]
 
 
 @pytest.mark.parametrize(

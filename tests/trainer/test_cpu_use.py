@@ -10,7 +10,7 @@ import pytest
 from heterotrain import worker_metrics as table
 from heterotrain.contract import Member, Plan
 from heterotrain.reporting import resources
-from heterotrain.reporting.cpu_use import LEAST_SECONDS, LONGEST_LAG_SECONDS, CpuMeter, CpuUse
+from heterotrain.reporting.cpu_use import LONGEST_LAG_SECONDS, CpuMeter, CpuUse
 from heterotrain.reporting.metrics import WorkerMetrics
 from heterotrain.reporting.resources import ThreadTime
 from heterotrain.reporting.timing import StepTimes
@@ -118,21 +118,6 @@ def test_figure_that_was_lost_meanwhile_is_not_known_until_the_next_plan(
         setattr(kernel, lost, value)
         assert rounded(meter.read())[2:] == figures
     assert None not in rounded(CpuMeter(lambda: kernel.now).read())
-
-
-def test_kernel_without_figures_leaves_them_unknown(kernel: Kernel) -> None:
-    kernel.throttled = kernel.threads = kernel.pressure = None
-    meter = CpuMeter(lambda: kernel.now)
-    kernel.now, kernel.cpu = 1002.0, 51.0
-    assert meter.read() == (2, 1, None, None, None, None)
-
-
-def test_asking_often_does_not_ask_the_kernel_often(kernel: Kernel) -> None:
-    meter = CpuMeter(lambda: kernel.now)
-    kernel.now += LEAST_SECONDS + 0.01
-    for _ in range(100):
-        meter.read()
-    assert kernel.asked == 2
 
 
 def test_steps_do_not_ask_the_kernel_and_another_plan_counts_from_zero(kernel: Kernel) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from heterotrain.contract import Evaluated, Member, TrainingConfig
-from heterotrain.data.evaluation import Evaluation, Measure, Sums
+from heterotrain.data.evaluation import Evaluation, Measure
 from heterotrain.data.loading import Source
 from heterotrain.data.sampler import Position
 from trainer.gang import Gang
@@ -130,12 +130,6 @@ def test_modes_and_random_state_are_as_before() -> None:
         assert evaluation.run(model, [Member("w", "", "", "", 8)], 0, 4, lambda own: [own], handle=model) is not None
     assert [module.training for module in model.modules()] == [True, True, False]
     assert torch.rand(()) == expected
-
-
-def test_sums_survive_the_wire() -> None:
-    sums = Sums()
-    sums.add({"third": 1 / 3, "nan": float("nan")}, 7)
-    assert Sums.of([Sums().to_json(), sums.to_json()]).values()["third"] == 1 / 21
 
 
 @pytest.mark.processes

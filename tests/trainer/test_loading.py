@@ -115,12 +115,6 @@ def test_coming_shares_are_those_of_the_steps_and_end_with_the_job() -> None:
     assert list(parts)[:2] == [Share(0, 4, 6), Share(0, 6, 8)]
 
 
-@pytest.mark.parametrize(("sizes", "least"), [([0, 4], 1), ([2, 2], 2)])
-def test_a_worker_that_gets_no_samples_expects_none(sizes: list[int], least: int) -> None:
-    # With steps of three samples and of two, and none of a single sample, rank 0 is left without.
-    assert list(coming_shares(Rules(5, least, steps=10**9), Position(), sizes, 0)) == []
-
-
 def test_a_sample_looks_the_same_on_every_worker_and_different_in_each_epoch() -> None:
     ((a, b, c),) = batches_of(Drawn(), Samples(((0, [5, 6, 7]),)))
     assert batches_of(Drawn(), Samples(((0, [7]),)), Samples(((0, [5, 9]),)))[0] == [c]
@@ -197,11 +191,6 @@ def test_data_that_cannot_be_divided_is_refused(data: object, error: type[Except
         Source.of(data)
 
 
-def test_a_collate_fn_is_given_in_one_place() -> None:
-    with pytest.raises(ValueError, match="collate_fn: give it to the DataLoader"):
-        Source.of(DataLoader(Indices()), list)
-
-
 class Buckets:
     """A batch sampler that keeps neighbours together, and shuffles its batches with Python's random numbers."""
 
@@ -252,17 +241,6 @@ class Moody:
         return iter(self.numbers.sample(range(LENGTH), 10))
 
 
-class Growing:
-    def __init__(self) -> None:
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(5 + self.epoch))
-
-
 @pytest.mark.parametrize(
     ("sampler", "message"),
     [
@@ -275,26 +253,3 @@ class Growing:
 def test_an_order_that_workers_would_not_agree_on_is_refused(sampler: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Order(LENGTH, SEED, sampler)
-
-
-def test_all_epochs_have_as_many_samples() -> None:
-    order = Order(LENGTH, SEED, Growing())
-    with pytest.raises(ValueError, match="has 8 samples in epoch 3, and had 5 in the first"):
-        order.of(3)
-
-
-class Shifted(Indices):
-    """A transform that is a method."""
-
-    @heterotrain.seeded
-    def shift(self, by: int) -> float:
-        return by + random.random()
-
-    def __getitem__(self, index: int) -> float:
-        return self.shift(index)
-
-
-def test_seeded_may_decorate_a_method() -> None:
-    (one,), (other,) = (batches_of(Shifted(), Samples(((0, [3]),)))[0] for _ in range(2))
-    assert one == other
-    assert 3 < one < 4

@@ -43,8 +43,8 @@ def double() -> Iterator[None]:
         # A worker that never has samples, one that needs up to four passes; then others, in the middle of an epoch. A
         # collective fails meanwhile.
         ("cnn", 9, ((14, 0, 10), (4, 0, 0)), ((3, 20, 1), (0, 6, 0))),
-        ("resnet18", 3, ((12, 4), (5, 0)), None),
-        ("gpt", 6, ((15, 1), (1, 0)), None),
+        pytest.param("gpt", 6, ((15, 1), (1, 0)), None, marks=pytest.mark.long),
+        pytest.param("resnet18", 3, ((12, 4), (5, 0)), None, marks=pytest.mark.long),
     ],
 )
 def test_loaded_ahead_augmented_in_passes_clipped_and_scheduled_it_is_the_model_of_plain_pytorch(
@@ -113,6 +113,7 @@ def test_batch_norm_is_merged_and_bfloat16_travels_as_float32(tmp_path: Path) ->
     assert torch.equal(written["model"]["1.running_mean"], gang.saved(2)["1.running_mean"])
 
 
+@pytest.mark.long
 def test_a_job_with_batch_norm_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     command = [NORMALIZED, str(tmp_path), "121", "0.1"]
     config = TrainingConfig(steps=100_000, seed=7, checkpoint_path=str(tmp_path), checkpoint_every_steps=10)
@@ -135,7 +136,7 @@ def newest_step(folder: Path) -> int:
     return max(int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.pt"))
 
 
-@pytest.mark.parametrize("kind", ["before", "after"])
+@pytest.mark.parametrize("kind", ["after", pytest.param("before", marks=pytest.mark.long)])
 def test_a_failed_step_leaves_the_running_statistics_of_all_workers_as_they_were(tmp_path: Path, kind: str) -> None:
     """All samples are the second worker's, which fails in the last step but one. That is done again; or the other one
     has committed it: then the statistics of that step are lost, and no others."""
@@ -161,14 +162,19 @@ def test_a_failed_step_leaves_the_running_statistics_of_all_workers_as_they_were
 
 
 def test_workers_that_seed_differently_start_from_the_leaders_weights_and_buffers(tmp_path: Path) -> None:
-    with Gang(tmp_path, [UNUSUAL, "seeds", "--out", str(tmp_path)], (6, 2), TrainingConfig(steps=3)) as gang:
+    """And what every step holds, such as a look at the model, is measured with it."""
+    with Gang(tmp_path, [UNUSUAL, "looks", "--out", str(tmp_path)], (6, 2), TrainingConfig(steps=14)) as gang:
         gang.succeed()
     first, second = gang.saved(0), gang.saved(1)
     assert "offset" in first
     assert all(torch.equal(first[name], second[name]) for name in first)
+    for rank in range(2):
+        marks = [record.mark for record in gang.series(rank)]
+        assert marks[1:10] == ["evaluation"] * 9
+        assert marks[10:] == [""] * 4
 
 
-@pytest.mark.parametrize("when", ["before", "within"])
+@pytest.mark.parametrize("when", ["within", pytest.param("before", marks=pytest.mark.long)])
 def test_the_default_process_group_is_the_scripts_own(tmp_path: Path, when: str) -> None:
     with Gang(tmp_path, [OWN_GROUP, when, "--out", str(tmp_path)], (6, 2), TrainingConfig(steps=4)) as gang:
         gang.succeed()
@@ -177,7 +183,7 @@ def test_the_default_process_group_is_the_scripts_own(tmp_path: Path, when: str)
     assert torch.equal(gang.saved(0)["weight"], gang.saved(1)["weight"])
 
 
-@pytest.mark.parametrize("kind", ["unused", "declared"])
+@pytest.mark.parametrize("kind", ["declared", pytest.param("unused", marks=pytest.mark.long)])
 def test_what_the_forward_leaves_out_has_gradients_of_zero_alone_and_in_a_job(tmp_path: Path, kind: str) -> None:
     command = [UNUSUAL, kind, "--out"]
     with Gang(tmp_path, [*command, str(tmp_path)], (6, 2), TrainingConfig(epochs=2)) as gang:
@@ -191,7 +197,7 @@ def test_what_the_forward_leaves_out_has_gradients_of_zero_alone_and_in_a_job(tm
     ("kind", "message"),
     [
         ("undeclared", "find_unused_parameters=True"),
-        ("unfrozen", "parameter 'used.bias' was made trainable in the loop"),
+        pytest.param("unfrozen", "parameter 'used.bias' was made trainable in the loop", marks=pytest.mark.long),
     ],
 )
 def test_parameters_without_gradients_are_explained(tmp_path: Path, kind: str, message: str) -> None:
@@ -199,12 +205,3 @@ def test_parameters_without_gradients_are_explained(tmp_path: Path, kind: str, m
     with Gang(tmp_path, [UNUSUAL, kind, "--out", str(tmp_path)], (6, 2), config) as gang:
         assert all(gang.wait())
     assert any(message in gang.ending(rank).message for rank in range(2))
-
-
-def test_what_every_step_holds_is_measured_with_it(tmp_path: Path) -> None:
-    with Gang(tmp_path, [UNUSUAL, "looks", "--out", str(tmp_path)], (6, 2), TrainingConfig(steps=14)) as gang:
-        gang.succeed()
-    for rank in range(2):
-        marks = [record.mark for record in gang.series(rank)]
-        assert marks[1:10] == ["evaluation"] * 9
-        assert marks[10:] == [""] * 4

@@ -30,11 +30,6 @@ def test_a_pack_is_at_most_so_large() -> None:
     assert packed(*[15] * 9) == [[15] * 4, [15] * 4, [15]]
 
 
-def test_empty_tensors_do_not_travel() -> None:
-    assert packed(0, 3, 0) == [[3]]
-    assert packed(0) == packed() == []
-
-
 @given(st.lists(st.integers(0, 40)))
 def test_every_other_tensor_travels_once(sizes: list[int]) -> None:
     assert sorted(size for pack in packed(*sizes) for size in pack) == sorted(filter(None, sizes))
@@ -52,8 +47,3 @@ def test_tensors_are_asked_for_as_they_are_needed() -> None:
     coming = packs(ask(), MOST)
     next(coming)
     assert asked == [20]
-
-
-def test_sizes_are_bytes() -> None:
-    doubles = [torch.zeros(1, dtype=torch.float64)] * 20
-    assert [len(pack) for pack in packs(doubles, MOST)] == [8, 8, 4]

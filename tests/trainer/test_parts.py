@@ -72,18 +72,6 @@ def test_gradients_of_micro_batches_add_up_whatever_the_script_does_to_them_mean
     torch.testing.assert_close(gradients, whole)
 
 
-def test_a_dropped_step_leaves_nothing_to_add() -> None:
-    model = nn.Linear(1, 1)
-    accumulator = Accumulator(model)
-    accumulator.collect()
-    model(torch.ones(1, 1)).sum().backward()
-    accumulator.drop()
-    gradient = torch.zeros(1, 1)
-    accumulator.add_to([model.weight], [gradient])
-    assert gradient.item() == 0
-    assert not accumulator.collecting
-
-
 def test_a_witness_sees_that_gradients_were_clipped() -> None:
     model = nn.Linear(3, 1)
     model(torch.ones(2, 3)).sum().backward()
@@ -250,17 +238,6 @@ def test_alone_weighted_samples_make_a_weighted_mean_and_a_count_must_be_as_anno
     torch.testing.assert_close(list(model.parameters()), list(plain.parameters()))
 
 
-def test_a_count_without_counted_is_an_error() -> None:
-    session = heterotrain.join(batch_size=1)
-    model = nn.Linear(1, 1)
-    data = TensorDataset(torch.ones(1, 1))
-    elastic, _, batches = session.prepare(model, torch.optim.SGD(model.parameters()), data)
-    for (some,) in batches:
-        with pytest.raises(ValueError, match="counted=True"):
-            session.scale(elastic(some).sum(), count=3)
-        break
-
-
 class Keeper:
     """What a script might register."""
 
@@ -367,14 +344,6 @@ def test_a_prepared_model_is_used_as_the_scripts_own() -> None:
     assert dict(model.named_modules()).keys() == dict(own.named_modules()).keys()
     assert not model.eval().training
     assert not own.training
-
-
-def test_joining_seeds_the_first_weights() -> None:
-    def weights(seed: int) -> list[float]:
-        heterotrain.join(seed=seed)
-        return nn.Linear(3, 1).weight.flatten().tolist()
-
-    assert weights(5) == weights(5) != weights(6)
 
 
 def test_errors_bear_the_names_that_the_contract_gives_them() -> None:

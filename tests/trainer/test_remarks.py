@@ -6,7 +6,7 @@ import pytest
 
 from heterotrain.contract import Member, Plan
 from heterotrain.data.sampler import CARRY, DROP, PARTIAL, Rules
-from heterotrain.training.remarks import remarks_on_division, sizes_of_steps
+from heterotrain.training.remarks import remarks_on_division
 
 
 def plan(*batches: int) -> Plan:
@@ -33,30 +33,6 @@ def test_where_many_steps_are_smaller_it_is_said_how_many_and_what_cures_it(
 def test_with_batch_norm_two_steps_may_be_smaller() -> None:
     [found, _] = remarks_on_division(Rules(21, least=2), plan(6, 4))
     assert found.startswith("2 of 3 steps of each epoch are smaller, of 9 and 2 samples instead of 10")
-
-
-@pytest.mark.parametrize("rules", [Rules(30), Rules(25, last_step=CARRY), Rules(25, last_step=DROP), Rules(1001)])
-def test_nothing_is_remarked_where_steps_are_full_or_many(rules: Rules) -> None:
-    assert list(remarks_on_division(rules, plan(6, 4))) == []
-
-
-@pytest.mark.parametrize(
-    ("rules", "sizes"),
-    [
-        (Rules(30), "3 steps"),
-        (Rules(1001), "101 steps, 1 of them smaller, of 1 samples"),
-        (Rules(25, last_step=DROP), "2 steps"),
-        (Rules(7), "1 step, 1 of them smaller, of 7 samples"),
-    ],
-)
-def test_it_is_always_said_how_many_steps_an_epoch_has(rules: Rules, sizes: str) -> None:
-    assert sizes_of_steps(rules, 10) == f"an epoch of {rules.length} samples has {sizes}"
-
-
-def test_where_samples_are_carried_on_epochs_have_about_as_many_steps() -> None:
-    assert (
-        sizes_of_steps(Rules(25, last_step=CARRY), 10) == "an epoch of 25 samples has 3 steps at most, all of them full"
-    )
 
 
 def test_a_smaller_step_is_the_last_of_its_epoch_or_one_of_the_last_two() -> None:

@@ -18,7 +18,9 @@ BREAK = "tests/trainer/scripts/break_collective.py"
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind in ("average",) else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS]
+)
 def test_a_loop_with_habits_trains_the_model_of_plain_pytorch(tmp_path: Path, kind: str) -> None:
     """A worker without samples, one that needs several passes for its micro-batches, a failing collective and a new
     plan in the middle of it."""
@@ -116,26 +118,19 @@ def test_random_numbers_belong_to_seed_worker_and_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_replayed_step_draws_the_same_of_torch_again(tmp_path: Path) -> None:
-    command = [BREAK, "w-0", "before", "5", *script(tmp_path, NOISE)]
-    with Gang(tmp_path, command, (6, 2), TrainingConfig(steps=8)) as gang:
-        gang.succeed()
-        drawn = draws(gang)
-    again = [(drawn[first][1], numbers) for first, numbers in repeats(drawn)]
-    assert again
-    for first, second in again:
-        assert first[0] == second[0]
-        assert first[1] != second[1]
-        assert first[2] != second[2]
-
-
-@pytest.mark.processes
-def test_buffers_that_are_no_statistics_become_those_of_the_worker_that_saw_most_samples(tmp_path: Path) -> None:
+def test_buffers_become_those_of_the_worker_that_saw_most_and_a_replayed_step_draws_the_same_again(
+    tmp_path: Path,
+) -> None:
     config = TrainingConfig(steps=12, checkpoint_path=str(tmp_path))
-    command = [BREAK, "w-2", "before", "5", *script(tmp_path)]
+    command = [BREAK, "w-2", "before", "5", *script(tmp_path, NOISE)]
     with Gang(tmp_path, command, (0, 2, 6), config) as gang:
         gang.succeed()
         ends = re.findall(r"(\S+) ends with (\d+) (\S+)", gang.logs())
+        drawn = draws(gang)
+    again = [(drawn[first][1], numbers) for first, numbers in repeats(drawn)]
+    assert again
+    for one, other in again:
+        assert [a == b for a, b in zip(one, other, strict=True)] == [True, False, False], "torch's alone"
     written = torch.load(tmp_path / "step-0000000012.pt", weights_only=True)["model"]
     assert any(record.mark == "replay" for record in gang.series(2))
     assert len(ends) == 3
@@ -193,9 +188,11 @@ BY_HAND = "torch.manual_seed(s.step); frozen.data.add_(torch.rand(3))"
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("body", "who"), [(LAST, "w-2"), (BY_HAND.replace("frozen", "m.frozen"), "w-2")], ids=["in the last step", "frozen"]
+    "body",
+    [LAST, pytest.param(BY_HAND.replace("frozen", "m.frozen"), marks=pytest.mark.long)],
+    ids=["in the last step", "frozen"],
 )
-def test_a_difference_is_found_before_the_job_ends_well(tmp_path: Path, body: str, who: str) -> None:
+def test_a_difference_is_found_before_the_job_ends_well(tmp_path: Path, body: str) -> None:
     """Too late for an exchange; or in parameters that are not trained, changed in the loop, where one worker has no
     samples."""
     command = script(tmp_path, body)
@@ -205,7 +202,7 @@ def test_a_difference_is_found_before_the_job_ends_well(tmp_path: Path, body: st
     with Gang(tmp_path, command, (4, 4, 0 if body != LAST else 2), TrainingConfig(steps=8)) as gang:
         assert gang.wait() == [1, 1, 1]
     for rank in range(3):
-        assert f"parameters or optimizer state of {who} differ from the others'" in gang.ending(rank).message
+        assert "parameters or optimizer state of w-2 differ from the others'" in gang.ending(rank).message
         assert not gang.ending(rank).finished
 
 
@@ -216,7 +213,7 @@ HIDDEN = {
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("how", HIDDEN)
+@pytest.mark.parametrize("how", ["behind its version", pytest.param("another tensor", marks=pytest.mark.long)])
 def test_buffers_are_put_back_and_shared_however_they_are_written(tmp_path: Path, how: str) -> None:
     """All samples are the second worker's, whose buffer takes part in the loss; a step fails, and nothing is done
     twice."""
@@ -273,6 +270,7 @@ OTHER = {
 
 
 @pytest.mark.processes
+@pytest.mark.long
 @pytest.mark.parametrize("message", OTHER)
 def test_workers_whose_scripts_differ_are_named_at_the_start(tmp_path: Path, message: str) -> None:
     command = script(tmp_path)

@@ -76,15 +76,6 @@ def test_one_count_for_several_backward_passes_is_refused() -> None:
         prepared(counted=True, backward_passes=2)
 
 
-def test_a_prepared_sequence_of_modules_is_one() -> None:
-    own = nn.Sequential(nn.Linear(2, 1), nn.ReLU())
-    _, model, _, _ = prepared(own)
-    assert model[0] is own[0]
-    assert len(model) == 2
-    assert list(model) == list(own)
-    assert prepared(nn.Linear(2, 1))[1]
-
-
 def test_alone_too_gradients_of_all_passes_add_up_after_the_last_one() -> None:
     own = nn.Linear(2, 1)
     session, model, optimizer, batches = prepared(own, epochs=1, backward_passes=2)
@@ -108,13 +99,6 @@ def test_a_backward_that_raised_is_named_when_its_batch_is_committed() -> None:
         session.scale((model(inputs) - targets).square().mean()).backward()
     with pytest.raises(RuntimeError, match="did not come to its end"):
         optimizer.step()
-
-
-def test_several_modules_come_back_as_several() -> None:
-    backbone, head = nn.Linear(2, 3), nn.Linear(3, 1)
-    session, (one, other), optimizer, batches = prepared([backbone, head], sgd(backbone, head))
-    run(session, lambda inputs: other(one(inputs)), optimizer, batches)
-    assert session.step == 6
 
 
 def test_what_a_script_computes_its_loop_from_is_known_before_it() -> None:

@@ -272,16 +272,6 @@ def test_a_script_that_changes_parameters_by_itself_spoils_no_checkpoint(
     assert newest(tmp_path)["step"] == 2
 
 
-def test_a_checkpoint_that_was_lost_is_written_at_the_end_of_its_step(tmp_path: Path, copying: Gate) -> None:
-    training = Training(tmp_path).train(1)
-    training.state.save(writes=True, beside=True)
-    with torch.no_grad():
-        training.model.first.weight.zero_()
-    copying.open.set()
-    training.state.save(writes=True)
-    assert newest(tmp_path)["step"] == 1
-
-
 class SomeRoom:
     """Memory for so many bytes."""
 
@@ -343,17 +333,6 @@ def test_memory_is_held_until_the_checkpoint_is_written_and_it_is_reported(tmp_p
     training.state.snapshots.wait()
     assert room.free == 1 << 20
     assert [each.step for each in reported] == [1]
-
-
-def test_steps_beside_the_writer_and_the_one_after_are_disturbed(tmp_path: Path, writing: Gate) -> None:
-    training = Training(tmp_path).train(1)
-    snapshots = training.state.snapshots
-    assert not snapshots.disturbs()
-    training.state.save(writes=True, beside=True)
-    assert [snapshots.disturbs(), snapshots.disturbs()] == [True, True]
-    writing.open.set()
-    snapshots.wait()
-    assert [snapshots.disturbs(), snapshots.disturbs()] == [True, False]
 
 
 def test_only_the_newest_stay_and_what_was_half_written_goes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,6 @@
-"""Runs a script of which one worker is held up for some seconds, again and again.
+"""Runs a script of which workers are held up for some seconds.
 
-usage: held_up.py WORKER KIND SECONDS SCRIPT [ARGUMENT ...]
+usage: held_up.py WORKER:KIND:SECONDS[,...] SCRIPT [ARGUMENT ...]
 
 KIND: interpreter (an extension holds Python's lock, so that no other thread runs), step, or evaluation.
 """
@@ -16,14 +16,15 @@ from torch import nn
 
 from heterotrain.session import Session
 
-worker, kind, text, *sys.argv = sys.argv[1:]
-seconds = float(text)
+whom, *sys.argv = sys.argv[1:]
+mine = [each.split(":") for each in whom.split(",") if each.startswith(os.environ["HETEROTRAIN_WORKER"])]
+kind, seconds = (mine[0][1], float(mine[0][2])) if mine else ("", 0.0)
 scale, evaluate = Session.scale, nn.Module.eval
 held: set[int] = set()
 
 
 def holding_scale(session: Session, *given: Any) -> Any:
-    if session.step in (3, 6) and session.step not in held:
+    if session.step == (3 if kind == "interpreter" else 6) and session.step not in held:
         held.add(session.step)
         if kind == "interpreter":
             ctypes.PyDLL(None).usleep(int(seconds * 1e6))
@@ -37,9 +38,8 @@ def slow_eval(model: nn.Module) -> nn.Module:
     return evaluate(model)
 
 
-if os.environ["HETEROTRAIN_WORKER"] == worker:
-    if kind == "evaluation":
-        nn.Module.eval = slow_eval  # type: ignore[method-assign]
-    else:
-        Session.scale = holding_scale  # type: ignore[method-assign]
+if kind == "evaluation":
+    nn.Module.eval = slow_eval  # type: ignore[method-assign]
+elif kind:
+    Session.scale = holding_scale  # type: ignore[method-assign]
 runpy.run_path(sys.argv[0], run_name="__main__")

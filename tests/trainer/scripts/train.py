@@ -73,7 +73,7 @@ if options.registers:
     session.register(**{options.registers: nn.Linear(1, 1)})
 for images, labels in batches:
     if options.lasting and not (options.out / "go").exists():
-        time.sleep(0.03 if session.step < 60 else 0.5)
+        time.sleep(0.03 if session.step < 60 else 0.3 if session.step < 120 else 1.0)
     loss = session.scale(criterion(model(images), labels))
     loss.backward()
     optimizer.step()

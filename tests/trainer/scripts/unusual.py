@@ -2,9 +2,9 @@
 
 usage: unusual.py KIND --out FOLDER
 
-KIND `seeds`: every worker seeds by itself; `unused`: the part is never used; `declared`: it is not used in later steps,
+KIND `unused`: the part is never used; `declared`: it is not used in later steps,
 and the session knows that; `undeclared`: it does not; `unfrozen`: a parameter becomes trainable in the loop; `looks`:
-the script has a look at the model's outputs in every step.
+every worker seeds by itself and has a look at the model's outputs in every step.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 import heterotrain
 
 parser = argparse.ArgumentParser()
-parser.add_argument("kind", choices=["seeds", "unused", "declared", "undeclared", "unfrozen", "looks"])
+parser.add_argument("kind", choices=["unused", "declared", "undeclared", "unfrozen", "looks"])
 parser.add_argument("--out", type=Path, required=True)
 options = parser.parse_args()
 
@@ -38,7 +38,7 @@ class Model(nn.Module):
 
 session = heterotrain.join(batch_size=8, epochs=2)
 data = TensorDataset(torch.arange(96.0).reshape(24, 4) / 96, torch.ones(24, 1))
-if options.kind == "seeds":
+if options.kind == "looks":
     torch.seed()
 model = Model()
 model.used.bias.requires_grad_(options.kind != "unfrozen")
