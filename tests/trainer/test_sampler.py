@@ -1,7 +1,12 @@
+"""How samples are divided among workers and steps, and what is said of it before the first step."""
+
+from __future__ import annotations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heterotrain.contract import Member, Plan
 from heterotrain.data.sampler import (
     CARRY,
     DROP,
@@ -13,6 +18,7 @@ from heterotrain.data.sampler import (
     micro_batches,
     rank_slice,
 )
+from heterotrain.training.remarks import remarks_on_division
 
 BATCHES = st.lists(st.integers(0, 50), min_size=1, max_size=6).filter(any)
 
@@ -165,3 +171,37 @@ def test_an_epoch_begins_once_also_where_a_step_reaches_into_it() -> None:
             begins.append((position.step, position.epoch))
         position = rules.advance(position, rules.samples(position, 10), 10)
     assert begins == [(0, 0), (3, 1), (5, 2)]
+
+
+def plan(*batches: int) -> Plan:
+    members = tuple(Member(f"w-{rank}", f"u-{rank}", "", "cpu", batch) for rank, batch in enumerate(batches))
+    return Plan(1, 1, "step", members)
+
+
+@pytest.mark.parametrize(
+    ("length", "batch", "remark"),
+    [
+        (1500, 1400, "1 of 2 steps of each epoch is smaller, of 100 samples instead of 1400"),
+        (2801, 1400, "1 of 3 steps of each epoch is smaller, of 1 samples instead of 1400"),
+        (900, 1400, "each epoch is one step of its 900 samples, which are fewer than the global batch of 1400"),
+    ],
+)
+def test_where_many_steps_are_smaller_it_is_said_how_many_and_what_cures_it(
+    length: int, batch: int, remark: str
+) -> None:
+    [found] = remarks_on_division(Rules(length), plan(batch - 10, 10))
+    assert found.startswith(remark)
+    assert "training.lastStep: Carry" in found
+
+
+def test_with_batch_norm_two_steps_may_be_smaller() -> None:
+    [found, _] = remarks_on_division(Rules(21, least=2), plan(6, 4))
+    assert found.startswith("2 of 3 steps of each epoch are smaller, of 9 and 2 samples instead of 10")
+
+
+def test_a_smaller_step_is_the_last_of_its_epoch_or_one_of_the_last_two() -> None:
+    assert Rules(25, last_step=PARTIAL).smaller_steps(10) == (5,)
+    assert Rules(21, least=2).smaller_steps(10) == (9, 2)
+    assert Rules(5, least=2).smaller_steps(2) == ()
+    assert Rules(7, last_step=DROP).smaller_steps(10) == (7,)
+    assert Rules(7, last_step=CARRY).smaller_steps(10) == ()

@@ -62,6 +62,55 @@ def test_what_cannot_be_trained_is_refused_with_a_reason(
         heterotrain.join().prepare(model, optimizer(model), DATA)
 
 
+SCALED = "s.scale((m(x) - y).mean()).backward()"
+
+
+@pytest.mark.parametrize(
+    ("given", "loop", "message"),
+    [
+        ("s.prepare(m, o, iter([]))", "", "the data set has no length"),
+        ("s.scale(torch.ones(1))", "", r"before session\.prepare"),
+        ("s.prepare(m, o, d); s.prepare(m, o, d)", "", "called already"),
+        ("s.prepare(m, o, d)[1].step()", "", "without a new batch"),
+        ("s.register(thing=m)", "", r"between session\.prepare\(\) and the loop"),
+        ("s.prepare(m, o, d); s.register(thing=3)", "", "thing: has no state_dict"),
+        ("", "pass", r"optimizer\.step\(\) was not called"),
+        ("", "(m(x) - y).mean().backward(); o.step()", r"did not go through session\.scale\(\)"),
+        ("", f"{SCALED}; {SCALED}; o.step()", r"backward\(\) was called 2 times for one batch"),
+        (
+            "",
+            "loss = s.scale((m(x) - y).mean()); loss.backward(retain_graph=True); loss.backward(); o.step()",
+            r"backward\(\) was called 2 times for one batch",
+        ),
+        ("passes = 2", f"{SCALED}; o.step()", r"called 1 times through what session\.scale\(\) returned, where 2 was"),
+        ("", f"{SCALED}; m(x).mean().backward(); o.step()", r"from a loss that did not go through session\.scale\(\)"),
+        ("", f"{SCALED}; o.step()", "gradients of the batch before were there still"),
+    ],
+)
+def test_a_script_that_errs_is_told_how(given: str, loop: str, message: str) -> None:
+    session, model = heterotrain.join(batch_size=4, epochs=2), nn.Linear(2, 1)
+    here: dict[str, Any] = {"s": session, "m": model, "o": sgd(model), "d": DATA, "torch": torch, "passes": 1}
+    program = f"{given}\n"
+    if loop:
+        program += f"m, o, bs = s.prepare(m, o, d, backward_passes=passes)\nfor x, y in bs: {loop}"
+    with pytest.raises((RuntimeError, TypeError, ValueError), match=message):
+        exec(program, here)
+
+
+def test_loops_of_the_scripts_own_may_go_around_the_loop_over_batches(caplog: pytest.LogCaptureFixture) -> None:
+    session, model, optimizer, batches = prepared()
+    for _ in session.epochs():
+        for number, _ in enumerate(train(session, model, optimizer, batches), 1):
+            if number == session.steps_per_epoch:
+                break  # where it ends anyway
+    assert session.step == 6
+    session, model, optimizer, batches = prepared()
+    for _ in range(3):
+        run(session, model, optimizer, batches)
+    assert session.step == 6
+    assert "write `for epoch in session.epochs():`" in caplog.text
+
+
 def test_parameters_that_the_optimizer_lacks_are_named_and_stay_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
     model = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1))
     before = [each.clone() for each in model[1].parameters()]
