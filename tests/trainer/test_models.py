@@ -1,11 +1,8 @@
-"""Real models in unequal hands: loading ahead, augmentation, passes, clipping, schedules, padded tokens, BatchNorm,
-bfloat16. Real processes.
-"""
+"""Models with more than weights: BatchNorm, bfloat16, parts that a forward leaves out. Real processes."""
 
 import dataclasses
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,6 @@ from heterotrain.contract import TrainingConfig
 from heterotrain.data import sampler
 from heterotrain.workloads.digits import digits
 from trainer.gang import Gang, run_alone
-from trainer.subjects import train_plainly
 
 pytestmark = pytest.mark.processes
 
@@ -26,51 +22,6 @@ UNUSUAL = "tests/trainer/scripts/unusual.py"
 WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 """Some virtual machines name AMX among their processor's features and end a process that uses it, as torch's bfloat16
 does."""
-
-
-@pytest.fixture
-def double() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
-
-
-@pytest.mark.usefixtures("double")
-@pytest.mark.parametrize(
-    ("name", "epochs", "first", "later"),
-    [
-        # A worker that never has samples, one that needs up to four passes; then others, in the middle of an epoch. A
-        # collective fails meanwhile.
-        ("cnn", 9, ((14, 0, 10), (4, 0, 0)), ((3, 20, 1), (0, 6, 0))),
-        pytest.param("gpt", 6, ((15, 1), (1, 0)), None, marks=pytest.mark.long),
-        pytest.param("resnet18", 3, ((12, 4), (5, 0)), None, marks=pytest.mark.long),
-    ],
-)
-def test_loaded_ahead_augmented_in_passes_clipped_and_scheduled_it_is_the_model_of_plain_pytorch(
-    tmp_path: Path,
-    name: str,
-    epochs: int,
-    first: tuple[tuple[int, ...], tuple[int, ...]],
-    later: tuple[tuple[int, ...], tuple[int, ...]] | None,
-) -> None:
-    batches, micro = first
-    config = TrainingConfig(epochs=epochs, seed=7)
-    breaking = ("tests/trainer/scripts/break_collective.py", "w-0", "before", "12") if name == "cnn" else ()
-    command = [*breaking, "tests/trainer/scripts/train_subject.py", name, str(tmp_path)]
-    with Gang(tmp_path, command, batches, config, micro=micro) as gang:
-        if later is not None:
-            gang.await_step(7)
-            gang.publish(*later[0], micro=later[1])
-        gang.succeed()
-    plain = train_plainly(name, epochs, 7)
-    saved = [gang.saved(rank) for rank in range(len(batches))]
-    worst = max((each[key] - plain[key]).abs().max().item() for each in saved for key in plain)
-    print(f"float64, {name}: weights differ by {worst:.1e} from plain PyTorch's")
-    assert worst < 1e-10
-    assert len({record.version for record in gang.series(0)}) == (1 if later is None else 2)
-    assert saved[0]["largest"] <= micro[0]
-    assert any(record.mark == "replay" for record in gang.series(0)) == bool(breaking)
 
 
 def test_batch_norm_is_merged_and_bfloat16_travels_as_float32(tmp_path: Path) -> None:
