@@ -28,8 +28,9 @@ from heterotrain_operator.clusters.local.partition import Partition
 from trainer.gang import PATIENCE_SECONDS, Gang, with_children
 
 SCRIPT = "tests/trainer/scripts/train.py"
-BREAK = "tests/trainer/scripts/break_collective.py"
-BREAK_TRANSITION = "tests/trainer/scripts/break_transition.py"
+DISTURBED = "tests/trainer/scripts/disturbed.py"
+BREAK = (DISTURBED, "collective")
+BREAK_TRANSITION = (DISTURBED, "transition")
 EPOCHS, SEED, BATCH = 13, 7, 96
 CONFIG = TrainingConfig(epochs=EPOCHS, seed=SEED)
 IMPATIENT = replace(CONFIG, heartbeat_timeout_seconds=2.0)

@@ -154,15 +154,11 @@ def test_guessable_secret_is_refused(stack: ExitStack) -> None:
     assert SECRET not in repr(worker)
 
 
-@pytest.mark.parametrize(("value", "elastic"), [(None, True), ("", True), ("1", True), ("0", False)])
-def test_members_change_unless_the_environment_says_that_they_stay(value: str | None, elastic: bool) -> None:
-    asked = {} if value is None else {contract.ENV_ELASTIC: value}
-    worker = Worker.from_environment({**ENVIRONMENT, **asked})
-    assert worker is not None
-    assert worker.elastic is elastic
-
-
-@pytest.mark.parametrize("value", ["true", "false", "2", " 0"])
-def test_another_word_on_whether_members_change_is_refused(value: str) -> None:
-    with pytest.raises(ValueError, match=f"HETEROTRAIN_ELASTIC: expected 0 or 1, found '{value}'"):
-        Worker.from_environment({**ENVIRONMENT, contract.ENV_ELASTIC: value})
+def test_members_change_unless_the_environment_says_that_they_stay() -> None:
+    for value, elastic in ((None, True), ("", True), ("1", True), ("0", False)):
+        asked = {} if value is None else {contract.ENV_ELASTIC: value}
+        worker = Worker.from_environment({**ENVIRONMENT, **asked})
+        assert worker is not None
+        assert worker.elastic is elastic
+    with pytest.raises(ValueError, match="HETEROTRAIN_ELASTIC: expected 0 or 1, found 'true'"):
+        Worker.from_environment({**ENVIRONMENT, contract.ENV_ELASTIC: "true"})

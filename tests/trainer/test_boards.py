@@ -22,7 +22,7 @@ from heterotrain.groups.generation import Generation, is_collective_error
 from heterotrain.groups.peering.board_store import BoardStore, StoreError
 from heterotrain.groups.peering.boards import Boards
 from heterotrain.groups.peering.channel import Channel
-from heterotrain.groups.peering.messages import Abandon, Collect, Message, Put, Values
+from heterotrain.groups.peering.messages import Abandon, Collect, Put, Values
 from heterotrain.groups.sockets import SocketCutter
 from heterotrain.reporting.resources import memory_bytes
 from unit.peering.meeting import PATIENCE_SECONDS, SECRET, Peer, descriptors
@@ -96,21 +96,6 @@ def refused(call: Callable[[], Any], why: str) -> None:
     assert is_collective_error(caught.value)
 
 
-def test_a_store_keeps_what_any_member_puts_there(workers: list[Worker], pool: ThreadPoolExecutor) -> None:
-    open_board(workers)
-    stores = [each.store(NUMBER, 3) for each in workers]
-    getting = [pool.submit(each.get, "port") for each in stores]
-    stores[1].set("port", "29500")
-    assert [each.result(PATIENCE_SECONDS) for each in getting] == [b"29500"] * 3
-    for rank, each in enumerate(stores):
-        assert not each.check(["port", f"address/{rank}"])
-        each.set(f"address/{rank}", bytes([rank, 255]))
-        assert each.check(["port", f"address/{rank}"])
-    for each in stores:
-        each.wait([f"address/{rank}" for rank in range(3)])
-        assert [each.get(f"address/{rank}") for rank in range(3)] == [b"\x00\xff", b"\x01\xff", b"\x02\xff"]
-
-
 def test_groups_over_a_board_sum_as_ever_after_it_is_dropped(workers: list[Worker], pool: ThreadPoolExecutor) -> None:
     open_board(workers)
     made = [each.result() for each in [pool.submit(make, worker, workers, NUMBER) for worker in workers]]
@@ -123,17 +108,6 @@ def test_groups_over_a_board_sum_as_ever_after_it_is_dropped(workers: list[Worke
         for each in sums:
             each.wait()
     assert [tensor[0].item() for tensor in tensors] == [18.0] * 3
-    for generation, _ in made:
-        generation.leave()
-
-
-def test_a_group_costs_each_member_two_requests(workers: list[Worker], pool: ThreadPoolExecutor) -> None:
-    open_board(workers)
-    made = [each.result() for each in [pool.submit(make, worker, workers, NUMBER) for worker in workers]]
-    workers[0].peer.settle()
-    arrived: list[Message] = [workers[0].peer.next_message() for _ in range(workers[0].peer.received.qsize())]
-    assert sorted(type(each).__name__ for each in arrived) == ["Collect"] * 4 + ["Put"] * 4  # two members, two groups
-    assert [type(workers[1].peer.next_message()) for _ in range(2)] == [Values, Values]
     for generation, _ in made:
         generation.leave()
 

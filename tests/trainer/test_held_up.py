@@ -12,6 +12,7 @@ from heterotrain import worker_metrics as table
 from heterotrain.contract import TrainingConfig
 from heterotrain_operator.clusters.local.limits.duty_cycle import DutyCycleLimits
 from trainer.gang import Gang, with_children
+from trainer.story import DISTURBED
 
 pytestmark = pytest.mark.processes
 
@@ -22,7 +23,7 @@ LONG_SECONDS = 4.0
 
 def held_up(folder: Path, config: TrainingConfig, batches: tuple[int, ...], *when: str) -> Gang:
     """A job of which workers are held up, each written as WORKER:KIND:SECONDS."""
-    command = ["tests/trainer/scripts/held_up.py", ",".join(when), SCRIPT, "--out", str(folder)]
+    command = [DISTURBED, "held-up", ",".join(when), SCRIPT, "--out", str(folder)]
     return Gang(folder, command, batches, config)
 
 

@@ -18,6 +18,7 @@ from heterotrain.contract import TrainingConfig
 from heterotrain.training.leaving import Leaving
 from heterotrain.training.saving import Saving
 from trainer.gang import STAY, Gang
+from trainer.story import BREAK, DISTURBED
 
 LONG = pytest.mark.long
 
@@ -51,7 +52,7 @@ CAUGHT = "an error that the script catches"
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", ["hangs", pytest.param("dies", marks=LONG)])
 def test_who_waits_for_groups_is_bounded_and_listens(tmp_path: Path, kind: str) -> None:
-    command = ["tests/trainer/scripts/break_groups.py", "w-1", kind, *script(tmp_path, WHOLE)]
+    command = [DISTURBED, "first-groups", "w-1", kind, *script(tmp_path, WHOLE)]
     with Gang(tmp_path, command, (4, 4), TrainingConfig(steps=3)) as gang:
         gang.await_log(0, "attempt 1.1 to form the group failed, trying again")
         gang.processes[0].send_signal(signal.SIGTERM)
@@ -76,7 +77,7 @@ def test_who_is_asked_to_stop_before_all_have_met_says_so(tmp_path: Path) -> Non
 @pytest.mark.processes
 def test_a_slow_peer_is_waited_for_longer_than_the_timeout_before_groups_are_given_up(tmp_path: Path) -> None:
     loop = "for x, y in bs:\n    if name == 'w-1': time.sleep(0.7)\n    train(x, y)"
-    command = ["tests/trainer/scripts/break_collective.py", "w-0", "before", "3", *script(tmp_path, loop)]
+    command = [*BREAK, "w-0", "before", "3", *script(tmp_path, loop)]
     config = TrainingConfig(steps=4, progress_timeout_seconds=0.2)
     with Gang(tmp_path, command, (4, 4), config) as gang:
         gang.succeed()
@@ -248,25 +249,6 @@ def test_what_does_not_fill_a_step_goes_where_the_job_says(tmp_path: Path, last_
     counts = {seen.count(sample) for sample in range(32)}
     assert counts == {3} if last_step != "Drop" else max(counts) <= 3
     assert len(seen) == sum(sizes)
-
-
-NORMALIZED = "nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1))"
-
-
-@pytest.mark.processes
-@LONG
-@pytest.mark.parametrize(("model", "batches"), [(NORMALIZED, (20, 11)), ("nn.Linear(3, 1)", (18, 12))])
-def test_a_job_is_measured_where_every_second_step_is_smaller(
-    tmp_path: Path, model: str, batches: tuple[int, int]
-) -> None:
-    """With BatchNorm no step may have one sample, so the step before the last is smaller by one, too."""
-    command = script(tmp_path, WHOLE)
-    path = Path(command[0])
-    path.write_text(path.read_text().replace("m = nn.Linear(3, 1)", f"m = {model}"))
-    with Gang(tmp_path, command, batches, TrainingConfig(epochs=3)) as gang:
-        gang.succeed()
-    assert [record.mark for record in gang.series(0)] == ["first", "partial", "", "partial", "", "partial"]
-    assert "an epoch of 32 samples has 2 steps" in gang.logs()
 
 
 @pytest.mark.processes

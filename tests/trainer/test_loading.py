@@ -13,7 +13,6 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     RandomSampler,
-    Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
@@ -89,23 +88,6 @@ def test_a_share_is_given_out_only_if_it_is_the_one_asked_for() -> None:
             assert prefetch.batch(share) == expected(share)
 
 
-def test_the_loader_is_asked_again_only_when_other_steps_come_than_expected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = []
-    ask = Loader.ask
-    monkeypatch.setattr(Loader, "ask", lambda loader, wanted: asked.append(wanted) or ask(loader, wanted))
-    shares = list(coming_shares(Rules(LENGTH, epochs=3), Position(), [6, 10], 0))
-    with Loader(Source(Indices(), collate_fn=list), SEED, CPU) as loader:
-        prefetch = Prefetch(loader, Order(LENGTH, SEED), lambda: iter(shares))
-        for share in shares:
-            prefetch.batch(share)
-        assert len(asked) == 1
-        prefetch.batch(shares[0])
-        prefetch.batch(shares[0])
-        assert len(asked) == 3
-
-
 def test_coming_shares_are_those_of_the_steps_and_end_with_the_job() -> None:
     shares = list(coming_shares(Rules(25, epochs=2), Position(), [4, 4, 2], 1))
     assert shares[:3] == [Share(0, 4, 8), Share(0, 14, 18), Share(0, 22, 24)]
@@ -132,28 +114,12 @@ def test_seeded_transforms_leave_the_global_random_states_alone() -> None:
     assert states() == before
 
 
-def test_outside_a_session_transforms_draw_as_they_always_did() -> None:
-    torch.manual_seed(0)
-    first = Drawn()[5]
-    assert Drawn()[5] != first
-    torch.manual_seed(0)
-    assert Drawn()[5][:2] == first[:2]
-
-
 def test_samples_loaded_in_one_call_are_drawn_by_their_index() -> None:
     with drawing(Draw(SEED, 0)):
         with pytest.raises(RuntimeError, match="needs the index of the sample"):
             heterotrain.sample_generator()
         known = torch.rand((), generator=heterotrain.sample_generator(5)).item()
     assert batches_of(Drawn(), Samples(((0, [5]),)))[0][0][0] == known
-
-
-def test_a_subset_passes_each_sample_on_by_itself() -> None:
-    assert (
-        batches_of(Subset(Drawn(), [9, 5]), Samples(((0, [0, 1]),)))[0]
-        == batches_of(Subset(Drawn(), [9, 5]), Samples(((0, [0]),)), Samples(((0, [1]),)))[0]
-        + batches_of(Subset(Drawn(), [9, 5]), Samples(((0, [1]),)))[0]
-    )
 
 
 def test_settings_of_a_loader_are_taken_over_but_for_batch_size_and_order() -> None:

@@ -12,6 +12,7 @@ from heterotrain.contract import TrainingConfig
 from heterotrain.data import sampler
 from heterotrain.workloads.digits import digits
 from trainer.gang import Gang, run_alone
+from trainer.story import BREAK
 
 pytestmark = pytest.mark.processes
 
@@ -93,7 +94,7 @@ def test_a_failed_step_leaves_the_running_statistics_of_all_workers_as_they_were
     has committed it: then the statistics of that step are lost, and no others."""
     samples, seed, steps, momentum = 120, 7, 12, 0.1
     script = [NORMALIZED, str(tmp_path), str(samples), str(momentum)]
-    breaking = ["tests/trainer/scripts/break_collective.py", "w-1", kind, str(steps - 1)]
+    breaking = [*BREAK, "w-1", kind, str(steps - 1)]
     with Gang(tmp_path, [*breaking, *script], (0, 30), TrainingConfig(steps=steps, seed=seed)) as gang:
         gang.succeed()
     assert any(record.mark == "replay" for record in gang.series(1))

@@ -70,14 +70,6 @@ def test_memory_beside_steps_is_had_where_it_fits_and_counts_for_no_step(monkeyp
     assert memory.peak.memory_bytes < before.memory_bytes + 96 * MEBIBYTE
 
 
-def test_no_peak_is_reported_where_it_cannot_be_reset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "forget_peak", lambda: False)
-    memory = PeakMemory()
-    memory.begin(8)
-    memory.step(8, 0.1, measured=True)
-    assert memory.peak is None
-
-
 @pytest.mark.parametrize(("micro_batch_size", "at_once"), [(0, 100), (40, 34)])
 def test_peak_is_exported_with_the_samples_computed_at_once(micro_batch_size: int, at_once: int) -> None:
     metrics = WorkerMetrics("job", "job-cpu-0", "cpu", lambda: False)

@@ -98,13 +98,6 @@ def test_what_does_not_fill_a_step_is_a_smaller_one_or_left_out_or_carried_on(la
     assert steps_of(Rules(25, last_step=last_step, epochs=3), 10) == sizes
 
 
-@pytest.mark.parametrize(("last_step", "sizes"), [(PARTIAL, [7] * 4), (DROP, [7] * 4), (CARRY, [20, 8])])
-def test_a_global_batch_beyond_the_data_set_takes_all_of_it_or_of_several_epochs(
-    last_step: str, sizes: list[int]
-) -> None:
-    assert steps_of(Rules(7, last_step=last_step, epochs=4), 20) == sizes
-
-
 @given(
     length=st.integers(2, 60),
     batch=st.integers(2, 90),
@@ -164,15 +157,6 @@ def test_an_endless_job_tells_of_its_end_and_goes_on(last_step: str) -> None:
     assert position.epoch > 5
 
 
-def test_an_epoch_begins_once_also_where_a_step_reaches_into_it() -> None:
-    rules, position, begins = Rules(25, last_step=CARRY), Position(), []
-    for _ in range(6):
-        if position.begins:
-            begins.append((position.step, position.epoch))
-        position = rules.advance(position, rules.samples(position, 10), 10)
-    assert begins == [(0, 0), (3, 1), (5, 2)]
-
-
 def plan(*batches: int) -> Plan:
     members = tuple(Member(f"w-{rank}", f"u-{rank}", "", "cpu", batch) for rank, batch in enumerate(batches))
     return Plan(1, 1, "step", members)
@@ -192,11 +176,6 @@ def test_where_many_steps_are_smaller_it_is_said_how_many_and_what_cures_it(
     [found] = remarks_on_division(Rules(length), plan(batch - 10, 10))
     assert found.startswith(remark)
     assert "training.lastStep: Carry" in found
-
-
-def test_with_batch_norm_two_steps_may_be_smaller() -> None:
-    [found, _] = remarks_on_division(Rules(21, least=2), plan(6, 4))
-    assert found.startswith("2 of 3 steps of each epoch are smaller, of 9 and 2 samples instead of 10")
 
 
 def test_a_smaller_step_is_the_last_of_its_epoch_or_one_of_the_last_two() -> None:

@@ -74,6 +74,7 @@ SCALED = "s.scale((m(x) - y).mean()).backward()"
         ("s.prepare(m, o, d)[1].step()", "", "without a new batch"),
         ("s.register(thing=m)", "", r"between session\.prepare\(\) and the loop"),
         ("s.prepare(m, o, d); s.register(thing=3)", "", "thing: has no state_dict"),
+        ("s.prepare(m, o, d, counted=True, backward_passes=2)", "", "counted: has one count"),
         ("", "pass", r"optimizer\.step\(\) was not called"),
         ("", "(m(x) - y).mean().backward(); o.step()", r"did not go through session\.scale\(\)"),
         ("", f"{SCALED}; {SCALED}; o.step()", r"backward\(\) was called 2 times for one batch"),
@@ -120,11 +121,6 @@ def test_parameters_that_the_optimizer_lacks_are_named_and_stay_as_they_are(capl
     assert all(each.grad is None for each in model[1].parameters())
 
 
-def test_one_count_for_several_backward_passes_is_refused() -> None:
-    with pytest.raises(ValueError, match="counted: has one count"):
-        prepared(counted=True, backward_passes=2)
-
-
 def test_alone_too_gradients_of_all_passes_add_up_after_the_last_one() -> None:
     own = nn.Linear(2, 1)
     session, model, optimizer, batches = prepared(own, epochs=1, backward_passes=2)
@@ -164,16 +160,6 @@ def test_what_a_script_computes_its_loop_from_is_known_before_it() -> None:
     with pytest.raises(RuntimeError, match=r"after session\.prepare"):
         _ = heterotrain.join(epochs=3).total_steps
     assert heterotrain.join(steps=9).total_steps == 9
-
-
-def test_the_loss_is_that_of_the_global_batch_and_not_the_weighted_share() -> None:
-    session, model, optimizer, batches = prepared(epochs=1)
-    for inputs, targets in batches:
-        loss = (model(inputs) - targets).square().mean()
-        session.scale(loss).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        assert session.loss == pytest.approx(loss.item())
 
 
 def test_copies_of_a_prepared_model_are_of_the_scripts_own() -> None:

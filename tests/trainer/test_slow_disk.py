@@ -19,7 +19,7 @@ from heterotrain import worker_metrics as table
 from heterotrain.contract import TrainingConfig
 from heterotrain.state.state_copy import tensors_in
 from trainer.gang import Gang
-from trainer.story import assert_nothing_is_left, assert_preempted
+from trainer.story import DISTURBED, assert_nothing_is_left, assert_preempted
 
 pytestmark = pytest.mark.processes
 
@@ -35,7 +35,7 @@ class SlowDisk:
         self._fifo = folder / "fifo"
         os.mkfifo(self._fifo)
         self._allowed = os.open(self._fifo, os.O_RDWR)  # what is written stays there until it is read
-        self.command = ["tests/trainer/scripts/slow_disk.py", str(self._fifo), SCRIPT, "--out", str(folder)]
+        self.command = [DISTURBED, "slow-disk", str(self._fifo), SCRIPT, "--out", str(folder)]
 
     def complete(self, checkpoints: int = 1) -> None:
         """Let the checkpoint that is being written, or else the next one, be completed."""
@@ -120,7 +120,7 @@ def test_a_slow_checkpoint_evicts_nobody(tmp_path: Path, disk: SlowDisk) -> None
 
 def test_optimizer_waits_for_a_copy_that_is_late(tmp_path: Path) -> None:
     folders = [tmp_path / "late", tmp_path / "waited"]
-    for generation, command in enumerate((["tests/trainer/scripts/late_copy.py", SCRIPT], [SCRIPT]), 1):
+    for generation, command in enumerate(([DISTURBED, "late-copy", SCRIPT], [SCRIPT]), 1):
         # Three checkpoints beside the training, and one with which it ends: only that is at the step of the other job.
         every, steps = (3, 12) if generation == 1 else (1000, 9)
         settings = TrainingConfig(
@@ -148,7 +148,7 @@ def test_a_script_that_raises_ends_when_all_is_written(tmp_path: Path, disk: Slo
         f"s.Session.scale = fail\n"
         f"sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')\n"
     )
-    command = [*disk.command[:2], str(faulty), *disk.command[2:]]
+    command = [*disk.command[:3], str(faulty), *disk.command[3:]]
     with Gang(tmp_path, command, (30, 34), config(disk, 100_000)) as gang:
         gang.await_log(0, "ValueError: label 17")
         assert gang.processes[0].poll() is None

@@ -13,6 +13,7 @@ from heterotrain import worker_metrics as table
 from trainer.story import (
     BREAK_TRANSITION,
     CONFIG,
+    DISTURBED,
     assert_hold,
     assert_left,
     assert_preempted,
@@ -26,7 +27,7 @@ from trainer.story import (
 
 pytestmark = pytest.mark.processes
 
-OTHER_LIBRARY = "tests/trainer/scripts/other_library.py"
+OTHER_LIBRARY = (DISTURBED, "library")
 
 
 def test_workers_warm_up_join_are_swapped_and_leave_while_the_others_train(tmp_path: Path) -> None:
@@ -83,12 +84,12 @@ def test_a_joiner_that_dies_or_is_another_or_is_asked_to_stop_stops_nobody(tmp_p
 
         gang.await_step(3)
         # It dies while groups with it are made.
-        assert gang.wait_for(joins(breaking=(BREAK_TRANSITION, "w-2", "dies-preparing"))) == -signal.SIGKILL
+        assert gang.wait_for(joins(breaking=(*BREAK_TRANSITION, "w-2", "dies-preparing"))) == -signal.SIGKILL
         # Its model, what it registers or its library are others; an older library does not compare itself.
         assert_refused(joins("--width", "9"), "model")
         assert_refused(joins("--registers", "average"), "set of registered objects")
-        assert_refused(joins(breaking=(OTHER_LIBRARY, "w-5", "other")), "library")
-        older = joins(breaking=(OTHER_LIBRARY, f"w-{len(gang.members)}", "older"))
+        assert_refused(joins(breaking=(*OTHER_LIBRARY, "w-5", "other")), "library")
+        older = joins(breaking=(*OTHER_LIBRARY, f"w-{len(gang.members)}", "older"))
         gang.await_log(
             0, f"plan {gang.plan.version} cannot be followed: w-{older} has another library than w-0 (unsaid"
         )
@@ -129,7 +130,7 @@ def test_a_joiner_that_dies_or_is_another_or_is_asked_to_stop_stops_nobody(tmp_p
 def test_groups_that_break_in_the_midst_of_a_change_are_made_again_and_the_change_is_made(
     tmp_path: Path, worker: str, kind: str
 ) -> None:
-    with story(tmp_path, (40, 40, 16), breaking=(BREAK_TRANSITION, worker, kind)) as gang:
+    with story(tmp_path, (40, 40, 16), breaking=(*BREAK_TRANSITION, worker, kind)) as gang:
         gang.start(0)
         gang.await_step(3)
         gang.change({0: 40, 1: 30, 3: 26})

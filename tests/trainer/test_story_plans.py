@@ -101,7 +101,7 @@ def test_plans_for_epochs_wait_for_the_next_one_but_not_for_who_holds_or_changes
     ],
 )
 def test_one_failing_collective_changes_nothing(tmp_path: Path, worker: str, kind: str) -> None:
-    breaking = [BREAK, worker, kind, "2" if kind == "control" else "12"]
+    breaking = [*BREAK, worker, kind, "2" if kind == "control" else "12"]
     command = [*breaking, SCRIPT, "--out", str(tmp_path), "--optimizer", "adam"]
     with Gang(tmp_path, command, (40, 40, 16), replace(CONFIG, epochs=2)) as gang:
         gang.succeed()
@@ -129,7 +129,7 @@ def test_float32_stays_equal_at_first(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_an_example_script_survives_a_failing_collective_unchanged(tmp_path: Path) -> None:
     found = []
-    for folder, breaking in ((tmp_path / "calm", []), (tmp_path / "broken", [BREAK, "w-1", "before", "12"])):
+    for folder, breaking in ((tmp_path / "calm", []), (tmp_path / "broken", [*BREAK, "w-1", "before", "12"])):
         config = TrainingConfig(steps=20, seed=SEED, checkpoint_path=str(folder / "checkpoints"))
         with Gang(folder, [*breaking, "examples/digits.py", "--width", "8"], (40, 40, 16), config) as gang:
             gang.succeed()

@@ -51,7 +51,7 @@ def test_who_is_asked_to_stop_leaves_until_all_have_and_the_job_goes_on_from_its
     step = gang.ending(4).step
     assert [path.name for path in folder.iterdir()] == [name(step)]
     # Other workers begin with it, also those whose leader dies while it hands it on.
-    dying = (BREAK_TRANSITION, "w-0", "dies-handing-over")
+    dying = (*BREAK_TRANSITION, "w-0", "dies-handing-over")
     with story(tmp_path, (40, 40, 16), config, breaking=dying, generation=2) as gang:
         assert gang.wait_for(0) == -signal.SIGKILL
         end_as_undisturbed(gang, 1, 2)

@@ -102,24 +102,6 @@ def test_a_leader_counts_on_from_the_highest_try_that_it_has_seen() -> None:
     assert made.next_attempt() == 6
 
 
-def test_the_first_tries_of_a_plan_follow_one_another_soon_however_many_others_there_were(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("heterotrain.training.transition.time.monotonic", lambda: clock[0])
-    made, _ = transition()
-    made.receive(Signals(attempt=9), 2)
-    made.receive(Signals(attempt=9, failed=1), 2)
-    clock[0] = 0.25
-    assert made.next_attempt() == 10
-    made.receive(Signals(attempt=10), 2)
-    made.receive(Signals(attempt=10, failed=1), 2)
-    clock[0] = 0.5
-    assert made.next_attempt() == 10, "the second one is waited for longer"
-    clock[0] = 0.75
-    assert made.next_attempt() == 11
-
-
 def agreement_of(model: nn.Module, buffers: SharedBuffers, **exchange: Any) -> Agreement:
     """That of one worker which has trained with others."""
     return Agreement(
