@@ -35,8 +35,17 @@ STAY = {contract.ENV_ELASTIC: "0"}
 """Of workers that need one another until all of them start again, as users may ask for."""
 
 
-free_port = Ports().take
-"""A port that no outgoing connection is given until a worker listens there."""
+_ports = Ports()
+
+
+def free_port() -> int:
+    """A port that no outgoing connection is given until a worker listens there, nor a gang of another of pytest's
+    processes."""
+    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    while (port := _ports.take()) % processes != own % processes:
+        pass
+    return port
 
 
 WARM_MODULES = ("torch", "torch.distributed", "torch._dynamo", "numpy", "prometheus_client")
@@ -83,7 +92,6 @@ class Gang:
         environment: dict[str, str] | None = None,
         generation: int = 1,
         micro: Sequence[int] = (),
-        secret: str | None = SECRET,
         cold: bool = False,
     ) -> None:
         """`cold`: workers import torch themselves, as real ones do, instead of being forked from a warm process."""
@@ -98,7 +106,7 @@ class Gang:
         self._start_process = start_cold if cold else warm_server().start
         self._config = config
         self.generation = generation
-        self._environment = ({} if secret is None else {contract.ENV_SECRET: secret}) | (environment or {})
+        self._environment = {contract.ENV_SECRET: SECRET} | (environment or {})
         self._stack = contextlib.ExitStack()
         members = tuple(
             self.start(batch, most) for batch, most in zip(batches, micro or [0] * len(batches), strict=True)
@@ -241,9 +249,13 @@ class Gang:
                 raise AssertionError(f"{name} of w-{rank} never reached {at_least}:\n{self.logs()}")
             time.sleep(0.05)
 
+    def said(self, rank: int, text: str) -> int:
+        """How often a worker has said this."""
+        return (self.folder / f"{self.members[rank].uid}.log").read_text().count(text)
+
     def await_log(self, rank: int, text: str, *, times: int = 1) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while (self.folder / f"{self.members[rank].uid}.log").read_text().count(text) < times:
+        while self.said(rank, text) < times:
             if time.monotonic() > deadline:
                 raise AssertionError(f"w-{rank} never said {text!r}:\n{self.logs()}")
             time.sleep(0.05)
@@ -321,7 +333,7 @@ def run_alone(folder: Path, command: Sequence[str]) -> dict[str, Any]:
         check=True,
         cwd=REPOSITORY,
         env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        timeout=PATIENCE_SECONDS,
+        timeout=2 * PATIENCE_SECONDS,
     )
     loaded: dict[str, Any] = torch.load(folder / "alone.pt", weights_only=True)
     return loaded

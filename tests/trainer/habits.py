@@ -28,15 +28,15 @@ CLIP_NORM = 0.5
 PADDING = -100
 VOCABULARY = 12
 MODELS = ("cnn", "gpt", "resnet18")
-KINDS = (*MODELS, "losses", "modules", "rates", "lacking", "average", "tied", "signs", "hooks", "target", "uneven")
+KINDS = (*MODELS, "losses", "modules", "rates", "average", "tied", "hooks", "target", "uneven")
 
 Losses = Callable[[torch.Tensor, torch.Tensor], Iterator[torch.Tensor]]
 
 
 @dataclass
 class Habit:
-    """`losses` yields one loss for each backward pass. The loop calls `by_hand` before them and `to_gradients` after
-    them, and `after_step` is called after the optimizer's step. `count` says over how many a loss is a mean, if not
+    """`losses` yields one loss for each backward pass. The loop calls `by_hand` before them, and `after_step`
+    after the optimizer's step. `count` says over how many a loss is a mean, if not
     over samples. `called` is the model as the loop calls it, of those that another process loads samples for."""
 
     modules: list[nn.Module]
@@ -45,7 +45,6 @@ class Habit:
     passes: int = 1
     by_hand: Callable[[Sequence[dict[str, Any]], int], None] = lambda _groups, _step: None
     average: AveragedModel | None = None
-    to_gradients: Callable[[Sequence[nn.Parameter]], None] = lambda _parameters: None
     after_step: Callable[[], object] | None = None
     dataset: Dataset[Any] = field(default_factory=lambda: Subset(digits(), range(SAMPLES)))
     batch: int = 24
@@ -196,21 +195,9 @@ def habit(kind: str) -> Habit:
             groups[0]["betas"] = (0.9 - 0.01 * (step % 3), 0.99)
 
         return Habit([model], adam, cross_entropy, by_hand=cosine)
-    if kind == "lacking":
-        model.append(nn.Linear(10, 10))
-        kept = torch.optim.SGD([*model[1].parameters(), *model[3].parameters()], lr=0.1, momentum=0.9)
-        return Habit([model], kept, cross_entropy)
     if kind == "average":
         average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
         return Habit([model], sgd, cross_entropy, average=average, after_step=lambda: average.update_parameters(model))
-    if kind == "signs":
-
-        def turn(parameters: Sequence[nn.Parameter]) -> None:
-            for parameter in parameters:
-                if parameter.grad is not None:
-                    parameter.grad.neg_()
-
-        return Habit([model], sgd, cross_entropy, to_gradients=turn)
     if kind == "hooks":
 
         def halve(parameter: torch.Tensor) -> None:
@@ -271,7 +258,6 @@ def train_plainly(kind: str) -> dict[str, torch.Tensor]:
             for loss in each.losses(inputs, labels):
                 loss.backward(retain_graph=True)
             parameters = [parameter for module in each.modules for parameter in module.parameters()]
-            each.to_gradients(parameters)
             nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
             each.optimizer.step()
             for module in each.modules:

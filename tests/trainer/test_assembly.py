@@ -3,7 +3,6 @@ processes."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -83,18 +82,6 @@ def test_worker_that_does_not_know_the_secret_is_not_met(stack: ExitStack, other
         form(ours, 2.0)
 
 
-def test_a_member_that_leaves_is_named_to_those_who_need_it(stack: ExitStack) -> None:
-    plan = plan_of(3)
-    first, second, third = (assemble(stack, plan, rank, SECRET) for rank in range(3))
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda each: make(each, form(each), plan).leave(), (first, second, third)))
-    third.leaves("its script ended")
-    for each in (first, second):
-        each.broken(0)
-        with pytest.raises(MembershipError, match="w-2 left: its script ended"):
-            form(each)
-
-
 @pytest.mark.parametrize("ended", [0, 2], ids=["the first", "another"])
 def test_a_member_that_ended_is_waited_for_where_all_are_needed_but_for_the_first(stack: ExitStack, ended: int) -> None:
     """The operator may learn much later that a machine is lost, and whoever gave up before would be taken for the
@@ -111,27 +98,6 @@ def test_a_member_that_ended_is_waited_for_where_all_are_needed_but_for_the_firs
     for each in left:
         with pytest.raises(MembershipError, match=says):
             form(each, PATIENCE_SECONDS if ended == 0 else 5.0)
-
-
-def test_those_that_are_left_form_the_next_attempt_if_not_all_are_needed(stack: ExitStack) -> None:
-    plan = plan_of(3)
-    assemblies = [assemble(stack, plan, rank, SECRET, all_needed=False) for rank in range(3)]
-    with ThreadPoolExecutor() as pool:
-        generations = list(pool.map(lambda each: make(each, form(each), plan), assemblies))
-        cut = [threading.Event() for _ in range(3)]
-        for assembly, generation, event in zip(assemblies, generations, cut, strict=True):
-            assembly.cut_with(lambda why, event=event, generation=generation: (generation.break_up(why), event.set()))
-            assembly.agreed(0)
-        assemblies[0].close()
-        assert all(event.wait(PATIENCE_SECONDS) for event in cut[1:])
-        for assembly in assemblies[1:]:
-            assembly.broken(7)
-        formed = list(pool.map(form, assemblies[1:]))
-    assert {found.roster.members for found, _ in formed} == {("u1", "u2")}
-    assert {(found.base, convener) for found, convener in formed} == {(7, "u1")}
-    assert formed[0][0].roster.number > generations[0].number
-    for generation in generations:
-        generation.leave()
 
 
 ENVIRONMENT = {

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processes
 
 SCRIPT = "tests/trainer/scripts/loaders.py"
 SHORT = TrainingConfig(steps=12, seed=7, heartbeat_timeout_seconds=1.5)
-LONG_SECONDS = 4.0
+LONG_SECONDS = 3.0
 
 
 def held_up(folder: Path, config: TrainingConfig, batches: tuple[int, ...], *when: str) -> Gang:

@@ -150,7 +150,7 @@ def test_who_leaves_early_is_not_waited_for(
     if leaving == CAUGHT:
         loop = f"try:\n{textwrap.indent(loop, '    ')}except ValueError: pass\n"
     # The process goes on for longer than anybody should wait for it.
-    loop += "if name == 'w-1': time.sleep(7)"
+    loop += "if name == 'w-1': time.sleep(3)"
     with Gang(tmp_path, script(tmp_path, loop), (4, 2, 2), TrainingConfig(steps=1000), environment=environment) as gang:
         others = [gang.wait_for(rank) for rank in (0, 2)]
         assert gang.wait_for(1) == code

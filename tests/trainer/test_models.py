@@ -17,7 +17,6 @@ from trainer.story import BREAK
 pytestmark = pytest.mark.processes
 
 NORMALIZED = "tests/trainer/scripts/train_normalized.py"
-OWN_GROUP = "tests/trainer/scripts/own_process_group.py"
 UNUSUAL = "tests/trainer/scripts/unusual.py"
 
 WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
@@ -126,13 +125,13 @@ def test_workers_that_seed_differently_start_from_the_leaders_weights_and_buffer
         assert marks[10:] == [""] * 4
 
 
-@pytest.mark.parametrize("when", ["within", pytest.param("before", marks=pytest.mark.long)])
+@pytest.mark.parametrize("when", ["meets-within", pytest.param("meets-before", marks=pytest.mark.long)])
 def test_the_default_process_group_is_the_scripts_own(tmp_path: Path, when: str) -> None:
-    with Gang(tmp_path, [OWN_GROUP, when, "--out", str(tmp_path)], (6, 2), TrainingConfig(steps=4)) as gang:
+    with Gang(tmp_path, [UNUSUAL, when, "--out", str(tmp_path)], (6, 2), TrainingConfig(steps=4)) as gang:
         gang.succeed()
     for rank in range(2):
         assert gang.saved(rank)["sums"].tolist() == [3.0] * 4
-    assert torch.equal(gang.saved(0)["weight"], gang.saved(1)["weight"])
+    assert torch.equal(gang.saved(0)["used.weight"], gang.saved(1)["used.weight"])
 
 
 @pytest.mark.parametrize("kind", ["declared", pytest.param("unused", marks=pytest.mark.long)])

@@ -296,16 +296,6 @@ def test_checkpoint_of_an_earlier_job_is_known_as_such(
     assert state.taken_over == taken_over
 
 
-def test_checkpoint_of_another_model_is_no_failure_to_try_again(tmp_path: Path) -> None:
-    saved_by("one", tmp_path)
-    state = state_of("another", tmp_path, width=2)
-    with pytest.raises(CheckpointError, match="step 5 does not fit") as caught:
-        state.resume()
-    assert getattr(caught.value, "fatal", False) is True
-    assert "spec.checkpoint.resume: Never" in str(caught.value)
-    assert str(tmp_path) in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("kept", "word"), [(deque([1]), "collections.deque"), (numpy.zeros(2), "numpy"), (lambda: 0, "cannot be stored")]
 )

@@ -60,6 +60,13 @@ def test_a_plan_that_may_be_followed_later_is_followed_then(volume: Volume) -> N
     assert volume.refused == 1
 
 
+def test_an_acceptable_plan_that_is_overtaken_is_not_refused(volume: Volume) -> None:
+    volume.holds(plan(11))
+    assert volume.file.newest(plan(10)) == plan(11)
+    assert volume.file.newest(plan(14)) is None  # another worker's volume was faster
+    assert volume.refused == 0
+
+
 def test_a_document_that_could_not_be_read_is_read_again(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
     volume.holds(plan(11))
     with monkeypatch.context() as broken:

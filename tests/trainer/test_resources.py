@@ -84,42 +84,31 @@ def container(version: int, files: dict[str, str]) -> tuple[str, str, dict[str, 
     )
 
 
-@pytest.mark.parametrize(
-    ("version", "files", "limit"),
-    [
-        (2, {"memory.max": str(GIBIBYTE)}, GIBIBYTE),
-        (2, {"memory.max": "max"}, None),
-        (1, {"memory.limit_in_bytes": str(GIBIBYTE)}, GIBIBYTE),
-        (1, {"memory.limit_in_bytes": NO_LIMIT_V1}, None),
-        (1, {}, None),
-        (2, {"memory.max": "much"}, None),
-        (2, {"memory.max": "-1"}, None),
-    ],
-)
-def test_memory_limit_is_that_of_the_workers_own_cgroup(
-    machine: Machine, version: int, files: dict[str, str], limit: float | None
-) -> None:
-    machine(*container(version, files))
-    assert resources.memory_limit_bytes() == limit
+MEMORY, CORES, THROTTLED = resources.memory_limit_bytes, resources.cpu_limit_cores, resources.cpu_throttled_seconds
 
 
 @pytest.mark.parametrize(
-    ("version", "files", "limit"),
+    ("figure", "version", "files", "expected"),
     [
-        (2, {"cpu.max": "50000 100000"}, 0.5),
-        (2, {"cpu.max": "max 100000"}, None),
-        (2, {"cpu.max": "50000"}, None),
-        (2, {"cpu.max": "50000 0"}, None),
-        (1, {"cpu.cfs_quota_us": "3000", "cpu.cfs_period_us": "10000"}, 0.3),
-        (1, {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}, None),
-        (1, {"cpu.cfs_quota_us": "3000"}, None),
+        (MEMORY, 2, {"memory.max": str(GIBIBYTE)}, GIBIBYTE),
+        (MEMORY, 2, {"memory.max": "max"}, None),
+        (MEMORY, 1, {"memory.limit_in_bytes": str(GIBIBYTE)}, GIBIBYTE),
+        (MEMORY, 1, {"memory.limit_in_bytes": NO_LIMIT_V1}, None),
+        (MEMORY, 2, {"memory.max": "-1"}, None),
+        (CORES, 2, {"cpu.max": "50000 100000"}, 0.5),
+        (CORES, 2, {"cpu.max": "max 100000"}, None),
+        (CORES, 2, {"cpu.max": "50000 0"}, None),
+        (CORES, 1, {"cpu.cfs_quota_us": "3000", "cpu.cfs_period_us": "10000"}, 0.3),
+        (CORES, 1, {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}, None),
+        (THROTTLED, 1, {"cpu.stat": STAT_V1}, 12.5),
+        (THROTTLED, 2, {"cpu.stat": STAT_V2}, 12.5),
     ],
 )
-def test_cpu_limit_is_that_of_the_workers_own_cgroup(
-    machine: Machine, version: int, files: dict[str, str], limit: float | None
+def test_figures_are_those_of_the_workers_own_cgroup_of_either_version(
+    machine: Machine, figure: Callable[[], float | None], version: int, files: dict[str, str], expected: float | None
 ) -> None:
     machine(*container(version, files))
-    assert resources.cpu_limit_cores() == limit
+    assert figure() == expected
 
 
 def test_controllers_of_version_1_count_where_version_2_is_mounted_beside_them(machine: Machine) -> None:
@@ -155,6 +144,20 @@ def test_kernel_that_tells_nothing_gives_nothing(machine: Machine) -> None:
     assert resources.cpu_throttled_seconds() is None
     assert resources.cpu_pressure_seconds() is None
     assert resources.thread_times() is None
+
+
+def test_process_without_descriptors_left_has_no_figures_of_its_children() -> None:
+    script = """
+import resource
+from heterotrain.reporting import resources
+from heterotrain.reporting.cpu_use import CpuMeter
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+assert resources.cpu_seconds() > 0
+assert resources.children_memory_bytes() == 0
+assert resources.thread_times() is None
+assert CpuMeter().read().wait_seconds is None
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 @given(

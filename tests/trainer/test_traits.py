@@ -84,6 +84,13 @@ def test_scripts_that_register_or_evaluate_otherwise_differ() -> None:
     assert len({str(each.traits()) for each in scripts}) == len(scripts)
 
 
+def test_the_order_in_which_objects_are_registered_is_the_scripts_own_affair() -> None:
+    first, second = Script(), Script()
+    first.register(a=Average(), b=Average())
+    second.register(b=Average(), a=Average())
+    assert first.traits() == second.traits()
+
+
 @pytest.mark.parametrize("last", ["x", "y"])
 def test_many_objects_make_no_long_trait(last: str) -> None:
     script, other = Script(), Script()

@@ -189,3 +189,21 @@ def test_while_members_change_it_is_as_if_the_plan_were_new() -> None:
     pace.at(0, 1)
     pace.at(100, 1)
     assert (pace.steps(0.1, changing=False), pace.steps(0.1, changing=True)) == (10, 2)
+
+
+def test_the_first_tries_of_a_plan_follow_one_another_soon_however_many_others_there_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("heterotrain.training.transition.time.monotonic", lambda: clock[0])
+    made, _ = transition()
+    made.receive(Signals(attempt=9), 2)
+    made.receive(Signals(attempt=9, failed=1), 2)
+    clock[0] = 0.25
+    assert made.next_attempt() == 10
+    made.receive(Signals(attempt=10), 2)
+    made.receive(Signals(attempt=10, failed=1), 2)
+    clock[0] = 0.5
+    assert made.next_attempt() == 10, "the second one is waited for longer"
+    clock[0] = 0.75
+    assert made.next_attempt() == 11

@@ -38,7 +38,6 @@ for inputs, labels in batches:
     for loss in each.losses(inputs, labels):
         count = {"count": each.count(labels)} if each.count else {}
         session.scale(loss, **count).backward(retain_graph=True)
-    each.to_gradients(parameters)
     nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
     optimizer.step()
     optimizer.zero_grad()
