@@ -43,7 +43,8 @@ class Booked:
     def commit(self, step: int, mark: str = "", samples: int = 8) -> DeviceTimes:
         times = DeviceTimes()
         loss = torch.tensor(float(step))
-        self.accounts.commit(Committed(float(step), step, 0, 1, samples, 8, 1.0, times, loss, mark))
+        made = Committed(float(step), step, 0, 1, 8, 8, 1.0, times, loss, mark)
+        self.accounts.commit(made._replace(samples=samples))
         return times
 
     def marks(self, *reasons: str) -> list[str]:

@@ -195,8 +195,8 @@ def test_who_waits_is_called_off(workers: list[Worker], pool: ThreadPoolExecutor
         workers[0].boards.drop(NUMBER, "enough")
     refused(making.result, "enough")
     assert by == "another thread" or [len(worker.boards) for worker in workers] == [0, 0, 0]
-    refused(lambda: store.set("x", "y"), "")
-    refused(lambda: store.check(["x"]), "")
+    refused(lambda: store.set("x", "y"), "groups of 1.0: ")
+    refused(lambda: store.check(["x"]), "groups of 1.0: ")
 
 
 def test_who_waits_learns_that_the_convener_is_gone(workers: list[Worker], pool: ThreadPoolExecutor) -> None:
