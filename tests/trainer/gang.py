@@ -328,12 +328,9 @@ def run_alone(folder: Path, command: Sequence[str]) -> dict[str, Any]:
 
     folder.mkdir()
     path = os.pathsep.join([str(REPOSITORY / "trainer-image"), str(REPOSITORY / "tests")])
-    subprocess.run(
-        [sys.executable, *command, "--out", str(folder)],
-        check=True,
-        cwd=REPOSITORY,
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        timeout=2 * PATIENCE_SECONDS,
-    )
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    with (folder / "log").open("wb") as log:
+        process = warm_server().start([*command, "--out", str(folder)], environment, REPOSITORY, log.fileno())
+        assert process.wait(2 * PATIENCE_SECONDS) == 0, (folder / "log").read_text()
     loaded: dict[str, Any] = torch.load(folder / "alone.pt", weights_only=True)
     return loaded
