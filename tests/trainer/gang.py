@@ -35,8 +35,17 @@ STAY = {contract.ENV_ELASTIC: "0"}
 """Of workers that need one another until all of them start again, as users may ask for."""
 
 
-free_port = Ports().take
-"""A port that no outgoing connection is given until a worker listens there."""
+_ports = Ports()
+
+
+def free_port() -> int:
+    """A port that no outgoing connection is given until a worker listens there, nor a gang of another of pytest's
+    processes."""
+    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    while (port := _ports.take()) % processes != own % processes:
+        pass
+    return port
 
 
 WARM_MODULES = ("torch", "torch.distributed", "torch._dynamo", "numpy", "prometheus_client")
@@ -83,7 +92,6 @@ class Gang:
         environment: dict[str, str] | None = None,
         generation: int = 1,
         micro: Sequence[int] = (),
-        secret: str | None = SECRET,
         cold: bool = False,
     ) -> None:
         """`cold`: workers import torch themselves, as real ones do, instead of being forked from a warm process."""
@@ -97,8 +105,8 @@ class Gang:
         self._command = command
         self._start_process = start_cold if cold else warm_server().start
         self._config = config
-        self._generation = generation
-        self._environment = ({} if secret is None else {contract.ENV_SECRET: secret}) | (environment or {})
+        self.generation = generation
+        self._environment = {contract.ENV_SECRET: SECRET} | (environment or {})
         self._stack = contextlib.ExitStack()
         members = tuple(
             self.start(batch, most) for batch, most in zip(batches, micro or [0] * len(batches), strict=True)
@@ -110,7 +118,7 @@ class Gang:
         """One worker more, which is in no plan yet."""
         number, port = len(self.members), free_port()
         member = Member(
-            f"w-{number}", f"uid-{self._generation}-{number}", f"127.0.0.1:{free_port()}", "cpu", batch, micro
+            f"w-{number}", f"uid-{self.generation}-{number}", f"127.0.0.1:{free_port()}", "cpu", batch, micro
         )
         log = self._stack.enter_context((self.folder / f"{member.uid}.log").open("wb"))
         path = os.pathsep.join([str(REPOSITORY / "trainer-image"), str(REPOSITORY / "tests")])
@@ -241,9 +249,13 @@ class Gang:
                 raise AssertionError(f"{name} of w-{rank} never reached {at_least}:\n{self.logs()}")
             time.sleep(0.05)
 
-    def await_log(self, rank: int, text: str) -> None:
+    def said(self, rank: int, text: str) -> int:
+        """How often a worker has said this."""
+        return (self.folder / f"{self.members[rank].uid}.log").read_text().count(text)
+
+    def await_log(self, rank: int, text: str, *, times: int = 1) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while text not in (self.folder / f"{self.members[rank].uid}.log").read_text():
+        while self.said(rank, text) < times:
             if time.monotonic() > deadline:
                 raise AssertionError(f"w-{rank} never said {text!r}:\n{self.logs()}")
             time.sleep(0.05)
@@ -287,7 +299,9 @@ class Gang:
         return [EvaluationRecord.from_json(line) for line in self._lines(0) if '"metrics"' in line]
 
     def _lines(self, rank: int) -> list[str]:
-        return (self.folder / f"{self.members[rank].uid}.jsonl").read_text().splitlines()
+        """None of a worker that has not come to its first step."""
+        path = self.folder / f"{self.members[rank].uid}.jsonl"
+        return path.read_text().splitlines() if path.exists() else []
 
     def losses(self) -> dict[int, float]:
         """Global loss by step: the sum of the workers' shares."""
@@ -314,12 +328,9 @@ def run_alone(folder: Path, command: Sequence[str]) -> dict[str, Any]:
 
     folder.mkdir()
     path = os.pathsep.join([str(REPOSITORY / "trainer-image"), str(REPOSITORY / "tests")])
-    subprocess.run(
-        [sys.executable, *command, "--out", str(folder)],
-        check=True,
-        cwd=REPOSITORY,
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        timeout=PATIENCE_SECONDS,
-    )
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    with (folder / "log").open("wb") as log:
+        process = warm_server().start([*command, "--out", str(folder)], environment, REPOSITORY, log.fileno())
+        assert process.wait(2 * PATIENCE_SECONDS) == 0, (folder / "log").read_text()
     loaded: dict[str, Any] = torch.load(folder / "alone.pt", weights_only=True)
     return loaded

@@ -3,12 +3,10 @@ processes."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +19,7 @@ from heterotrain.groups.convening.worker_state import Rules
 from heterotrain.groups.generation import Generation
 from heterotrain.groups.making import Maker, Traits
 from heterotrain.job.worker import Worker
-from trainer.gang import SECRET, Gang, free_port
+from trainer.gang import SECRET, free_port
 
 OTHER = "07he2" * 8
 PATIENCE_SECONDS = 60.0
@@ -84,18 +82,6 @@ def test_worker_that_does_not_know_the_secret_is_not_met(stack: ExitStack, other
         form(ours, 2.0)
 
 
-def test_a_member_that_leaves_is_named_to_those_who_need_it(stack: ExitStack) -> None:
-    plan = plan_of(3)
-    first, second, third = (assemble(stack, plan, rank, SECRET) for rank in range(3))
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda each: make(each, form(each), plan).leave(), (first, second, third)))
-    third.leaves("its script ended")
-    for each in (first, second):
-        each.broken(0)
-        with pytest.raises(MembershipError, match="w-2 left: its script ended"):
-            form(each)
-
-
 @pytest.mark.parametrize("ended", [0, 2], ids=["the first", "another"])
 def test_a_member_that_ended_is_waited_for_where_all_are_needed_but_for_the_first(stack: ExitStack, ended: int) -> None:
     """The operator may learn much later that a machine is lost, and whoever gave up before would be taken for the
@@ -112,27 +98,6 @@ def test_a_member_that_ended_is_waited_for_where_all_are_needed_but_for_the_firs
     for each in left:
         with pytest.raises(MembershipError, match=says):
             form(each, PATIENCE_SECONDS if ended == 0 else 5.0)
-
-
-def test_those_that_are_left_form_the_next_attempt_if_not_all_are_needed(stack: ExitStack) -> None:
-    plan = plan_of(3)
-    assemblies = [assemble(stack, plan, rank, SECRET, all_needed=False) for rank in range(3)]
-    with ThreadPoolExecutor() as pool:
-        generations = list(pool.map(lambda each: make(each, form(each), plan), assemblies))
-        cut = [threading.Event() for _ in range(3)]
-        for assembly, generation, event in zip(assemblies, generations, cut, strict=True):
-            assembly.cut_with(lambda why, event=event, generation=generation: (generation.break_up(why), event.set()))
-            assembly.agreed(0)
-        assemblies[0].close()
-        assert all(event.wait(PATIENCE_SECONDS) for event in cut[1:])
-        for assembly in assemblies[1:]:
-            assembly.broken(7)
-        formed = list(pool.map(form, assemblies[1:]))
-    assert {found.roster.members for found, _ in formed} == {("u1", "u2")}
-    assert {(found.base, convener) for found, convener in formed} == {(7, "u1")}
-    assert formed[0][0].roster.number > generations[0].number
-    for generation in generations:
-        generation.leave()
 
 
 ENVIRONMENT = {
@@ -155,22 +120,11 @@ def test_guessable_secret_is_refused(stack: ExitStack) -> None:
     assert SECRET not in repr(worker)
 
 
-@pytest.mark.parametrize(("value", "elastic"), [(None, True), ("", True), ("1", True), ("0", False)])
-def test_members_change_unless_the_environment_says_that_they_stay(value: str | None, elastic: bool) -> None:
-    asked = {} if value is None else {contract.ENV_ELASTIC: value}
-    worker = Worker.from_environment({**ENVIRONMENT, **asked})
-    assert worker is not None
-    assert worker.elastic is elastic
-
-
-@pytest.mark.parametrize("value", ["true", "false", "2", " 0"])
-def test_another_word_on_whether_members_change_is_refused(value: str) -> None:
-    with pytest.raises(ValueError, match=f"HETEROTRAIN_ELASTIC: expected 0 or 1, found '{value}'"):
-        Worker.from_environment({**ENVIRONMENT, contract.ENV_ELASTIC: value})
-
-
-@pytest.mark.processes
-def test_job_of_an_older_operator_trains_without_a_secret(tmp_path: Path) -> None:
-    command = ["tests/trainer/scripts/train.py", "--out", str(tmp_path)]
-    with Gang(tmp_path, command, (30, 34), TrainingConfig(steps=5), secret=None) as gang:
-        gang.succeed()
+def test_members_change_unless_the_environment_says_that_they_stay() -> None:
+    for value, elastic in ((None, True), ("", True), ("1", True), ("0", False)):
+        asked = {} if value is None else {contract.ENV_ELASTIC: value}
+        worker = Worker.from_environment({**ENVIRONMENT, **asked})
+        assert worker is not None
+        assert worker.elastic is elastic
+    with pytest.raises(ValueError, match="HETEROTRAIN_ELASTIC: expected 0 or 1, found 'true'"):
+        Worker.from_environment({**ENVIRONMENT, contract.ENV_ELASTIC: "true"})

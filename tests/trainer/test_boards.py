@@ -23,7 +23,7 @@ from heterotrain.groups.generation import Generation, is_collective_error
 from heterotrain.groups.peering.board_store import BoardStore, StoreError
 from heterotrain.groups.peering.boards import Boards
 from heterotrain.groups.peering.channel import Channel
-from heterotrain.groups.peering.messages import Abandon, Collect, Message, Put, Values
+from heterotrain.groups.peering.messages import Abandon, Collect, Put, Values
 from heterotrain.groups.sockets import SocketCutter
 from heterotrain.reporting.resources import memory_bytes
 from unit.peering.meeting import PATIENCE_SECONDS, SECRET, Peer, descriptors
@@ -97,21 +97,6 @@ def refused(call: Callable[[], Any], why: str) -> None:
     assert is_collective_error(caught.value)
 
 
-def test_a_store_keeps_what_any_member_puts_there(workers: list[Worker], pool: ThreadPoolExecutor) -> None:
-    open_board(workers)
-    stores = [each.store(NUMBER, 3) for each in workers]
-    getting = [pool.submit(each.get, "port") for each in stores]
-    stores[1].set("port", "29500")
-    assert [each.result(PATIENCE_SECONDS) for each in getting] == [b"29500"] * 3
-    for rank, each in enumerate(stores):
-        assert not each.check(["port", f"address/{rank}"])
-        each.set(f"address/{rank}", bytes([rank, 255]))
-        assert each.check(["port", f"address/{rank}"])
-    for each in stores:
-        each.wait([f"address/{rank}" for rank in range(3)])
-        assert [each.get(f"address/{rank}") for rank in range(3)] == [b"\x00\xff", b"\x01\xff", b"\x02\xff"]
-
-
 def test_a_store_waits_for_a_key_as_long_as_gloo_tries_to_connect(
     workers: list[Worker], pool: ThreadPoolExecutor
 ) -> None:
@@ -136,31 +121,6 @@ def test_groups_over_a_board_sum_as_ever_after_it_is_dropped(workers: list[Worke
         for each in sums:
             each.wait()
     assert [tensor[0].item() for tensor in tensors] == [18.0] * 3
-    for generation, _ in made:
-        generation.leave()
-
-
-def test_values_are_let_go_of_once_all_groups_are_made(workers: list[Worker], pool: ThreadPoolExecutor) -> None:
-    open_board(workers)
-    stores = [each.store(NUMBER, 3) for each in workers]
-    list(pool.map(lambda store: store.set(f"a/{stores.index(store)}", "address"), stores))
-    list(pool.map(lambda store: store.get("a/2"), stores))
-    for each in workers:
-        each.boards.forget(NUMBER)
-    assert [len(store._values) for store in stores] == [0, 0, 0]
-    assert [len(each.boards) for each in workers] == [1, 1, 1], "their own stores, over which groups are made"
-    for store in stores[1:]:
-        with pytest.raises(StoreError, match=r"there is no board of 1\.0"):
-            store.get("b/0")
-
-
-def test_a_group_costs_each_member_two_requests(workers: list[Worker], pool: ThreadPoolExecutor) -> None:
-    open_board(workers)
-    made = [each.result() for each in [pool.submit(make, worker, workers, NUMBER) for worker in workers]]
-    workers[0].peer.settle()
-    arrived: list[Message] = [workers[0].peer.next_message() for _ in range(workers[0].peer.received.qsize())]
-    assert sorted(type(each).__name__ for each in arrived) == ["Collect"] * 4 + ["Put"] * 4  # two members, two groups
-    assert [type(workers[1].peer.next_message()) for _ in range(2)] == [Values, Values]
     for generation, _ in made:
         generation.leave()
 
@@ -223,24 +183,20 @@ def waiting(pool: ThreadPoolExecutor, worker: Worker, workers: list[Worker]) -> 
 
 
 @pytest.mark.parametrize("rank", [0, 1], ids=["convener", "member"])
-def test_who_waits_is_called_off_by_another_thread(workers: list[Worker], pool: ThreadPoolExecutor, rank: int) -> None:
+@pytest.mark.parametrize("by", ["another thread", "the convener"])
+def test_who_waits_is_called_off(workers: list[Worker], pool: ThreadPoolExecutor, by: str, rank: int) -> None:
     open_board(workers)
     making, store = waiting(pool, workers[rank], workers)
-    workers[rank].boards.close(store, "enough")
-    refused(making.result, "groups of 1.0: enough")
-    refused(lambda: store.set("x", "y"), "enough")
-    refused(lambda: store.check(["x"]), "enough")
-
-
-@pytest.mark.parametrize("rank", [0, 1], ids=["convener", "member"])
-def test_who_waits_learns_that_the_board_is_dropped(workers: list[Worker], pool: ThreadPoolExecutor, rank: int) -> None:
-    open_board(workers)
-    making, _ = waiting(pool, workers[rank], workers)
-    if rank:
-        await_message(workers[0], Collect)  # else the board is not known any more when the question comes
-    workers[0].boards.drop(NUMBER, "w-2 died")
-    refused(making.result, "w-2 died")
-    assert [len(worker.boards) for worker in workers] == [0, 0, 0]
+    if by == "another thread":
+        workers[rank].boards.close(store, "enough")
+    else:
+        if rank:
+            await_message(workers[0], Collect)  # else the board is not known any more when the question comes
+        workers[0].boards.drop(NUMBER, "enough")
+    refused(making.result, "enough")
+    assert by == "another thread" or [len(worker.boards) for worker in workers] == [0, 0, 0]
+    refused(lambda: store.set("x", "y"), "groups of 1.0: ")
+    refused(lambda: store.check(["x"]), "groups of 1.0: ")
 
 
 def test_who_waits_learns_that_the_convener_is_gone(workers: list[Worker], pool: ThreadPoolExecutor) -> None:

@@ -10,7 +10,7 @@ import pytest
 from heterotrain import worker_metrics as table
 from heterotrain.contract import Member, Plan
 from heterotrain.reporting import resources
-from heterotrain.reporting.cpu_use import LEAST_SECONDS, LONGEST_LAG_SECONDS, CpuMeter, CpuUse
+from heterotrain.reporting.cpu_use import CpuMeter, CpuUse
 from heterotrain.reporting.metrics import WorkerMetrics
 from heterotrain.reporting.resources import ThreadTime
 from heterotrain.reporting.timing import StepTimes
@@ -72,14 +72,6 @@ def test_what_the_limit_holds_back_is_no_waiting_and_no_counter_falls(kernel: Ke
     assert rounded(meter.read())[1:4] == (0, 0.375, 0.25)
 
 
-def test_neighbours_that_the_limit_holds_back_hide_no_later_wait(kernel: Kernel) -> None:
-    meter = CpuMeter(lambda: kernel.now)
-    kernel.now, kernel.throttled, kernel.threads = 1100.0, 120.0, {"10": (41.0, 30.0)}
-    assert meter.read().wait_seconds == 0
-    kernel.now, kernel.threads = 1110.0, {"10": (46.0, 35.0)}
-    assert meter.read().wait_seconds == pytest.approx(5 - LONGEST_LAG_SECONDS)
-
-
 def test_threads_that_seldom_wake_count_little_and_those_side_by_side_as_one(kernel: Kernel) -> None:
     kernel.throttled = None
     kernel.threads = dict.fromkeys("abcd", (0.0, 0.0))
@@ -87,13 +79,6 @@ def test_threads_that_seldom_wake_count_little_and_those_side_by_side_as_one(ker
     kernel.now = 1010.0
     kernel.threads = {"a": (4.9, 2.0), "b": (4.9, 2.0), "c": (0.1, 9.0), "d": (0.1, 9.0)}
     assert meter.read().wait_seconds == pytest.approx(2.14)
-
-
-def test_what_the_limit_holds_back_on_several_cpus_is_one_wait(kernel: Kernel) -> None:
-    kernel.threads = {"a": (0.0, 0.0), "b": (0.0, 0.0)}
-    meter = CpuMeter(lambda: kernel.now)
-    kernel.now, kernel.throttled, kernel.threads = 1010.0, 24.0, {"a": (5.0, 3.0), "b": (5.0, 3.0)}
-    assert meter.read().wait_seconds == pytest.approx(1.0)
 
 
 def test_threads_may_begin_end_and_use_a_number_again(kernel: Kernel) -> None:
@@ -118,21 +103,6 @@ def test_figure_that_was_lost_meanwhile_is_not_known_until_the_next_plan(
         setattr(kernel, lost, value)
         assert rounded(meter.read())[2:] == figures
     assert None not in rounded(CpuMeter(lambda: kernel.now).read())
-
-
-def test_kernel_without_figures_leaves_them_unknown(kernel: Kernel) -> None:
-    kernel.throttled = kernel.threads = kernel.pressure = None
-    meter = CpuMeter(lambda: kernel.now)
-    kernel.now, kernel.cpu = 1002.0, 51.0
-    assert meter.read() == (2, 1, None, None, None, None)
-
-
-def test_asking_often_does_not_ask_the_kernel_often(kernel: Kernel) -> None:
-    meter = CpuMeter(lambda: kernel.now)
-    kernel.now += LEAST_SECONDS + 0.01
-    for _ in range(100):
-        meter.read()
-    assert kernel.asked == 2
 
 
 def test_steps_do_not_ask_the_kernel_and_another_plan_counts_from_zero(kernel: Kernel) -> None:

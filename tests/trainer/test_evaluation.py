@@ -10,10 +10,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from heterotrain.contract import Evaluated, Member, TrainingConfig
-from heterotrain.data.evaluation import Evaluation, Measure, Sums
+from heterotrain.data.evaluation import Evaluation, Measure
 from heterotrain.data.loading import Source
 from heterotrain.data.sampler import Position
 from trainer.gang import Gang
+from trainer.story import BREAK
 
 LENGTH = 37
 NO_TARGET = TrainingConfig()
@@ -82,13 +83,6 @@ def test_a_target_decides_how_often_and_is_reached_from_the_right_side() -> None
     assert not evaluated([1, 2], TrainingConfig(target_value=99.0)).target_reached, "that is the training loss's"
 
 
-def test_a_worker_that_missed_an_evaluation_takes_it_over() -> None:
-    known, late = evaluated([1, 2]), declared(TrainingConfig())
-    late.take_over(known.facts())
-    assert late.values == known.values
-    assert not late.is_due(Position(8, 1, 0), at_the_end=True)
-
-
 @pytest.mark.parametrize(
     ("measure", "config", "message"),
     [
@@ -132,19 +126,13 @@ def test_modes_and_random_state_are_as_before() -> None:
     assert torch.rand(()) == expected
 
 
-def test_sums_survive_the_wire() -> None:
-    sums = Sums()
-    sums.add({"third": 1 / 3, "nan": float("nan")}, 7)
-    assert Sums.of([Sums().to_json(), sums.to_json()]).values()["third"] == 1 / 21
-
-
 @pytest.mark.processes
 def test_a_job_ends_when_its_metric_reaches_the_target_though_an_evaluation_fails_once(tmp_path: Path) -> None:
     config = TrainingConfig(
         epochs=40, seed=7, target_metric="accuracy", target_value=0.6, target_mode="Max", target_every_steps=5
     )
     # Documents are gathered by evaluations alone.
-    command = ["tests/trainer/scripts/break_collective.py", "w-1", "gather", "1", "tests/trainer/scripts/loaders.py"]
+    command = [*BREAK, "w-1", "gather", "1", "tests/trainer/scripts/loaders.py"]
     with Gang(tmp_path, [*command, "--out", str(tmp_path)], (64, 32), config) as gang:
         gang.succeed()
     assert "workers formed again at step 5" in gang.logs()

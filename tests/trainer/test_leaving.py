@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import textwrap
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +15,12 @@ import pytest
 
 from heterotrain import contract
 from heterotrain.contract import TrainingConfig
-from heterotrain.groups.generation import GROUP_SECONDS
 from heterotrain.training.leaving import Leaving
 from heterotrain.training.saving import Saving
 from trainer.gang import STAY, Gang
+from trainer.story import BREAK, DISTURBED
 
-pytestmark = pytest.mark.processes
+LONG = pytest.mark.long
 
 SCRIPT = """
 import os, sys, time, torch, heterotrain
@@ -44,11 +45,14 @@ def script(folder: Path, loop: str) -> list[str]:
 
 
 WHOLE = "for x, y in bs: train(x, y)"
+EARLY = "the script ended before the job's last step (step 3 of 1000)"
+CAUGHT = "an error that the script catches"
 
 
-@pytest.mark.parametrize("kind", ["dies", "hangs"])
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", ["hangs", pytest.param("dies", marks=LONG)])
 def test_who_waits_for_groups_is_bounded_and_listens(tmp_path: Path, kind: str) -> None:
-    command = ["tests/trainer/scripts/break_groups.py", "w-1", kind, *script(tmp_path, WHOLE)]
+    command = [DISTURBED, "first-groups", "w-1", kind, *script(tmp_path, WHOLE)]
     with Gang(tmp_path, command, (4, 4), TrainingConfig(steps=3)) as gang:
         gang.await_log(0, "attempt 1.1 to form the group failed, trying again")
         gang.processes[0].send_signal(signal.SIGTERM)
@@ -56,10 +60,7 @@ def test_who_waits_for_groups_is_bounded_and_listens(tmp_path: Path, kind: str) 
     assert gang.ending(0).asked_to_stop
 
 
-def test_groups_that_cannot_be_made_are_tried_once_more_before_a_worker_is_taken_for_hung() -> None:
-    assert TrainingConfig().progress_timeout_seconds > 2 * GROUP_SECONDS
-
-
+@pytest.mark.processes
 def test_who_is_asked_to_stop_before_all_have_met_says_so(tmp_path: Path) -> None:
     """The third worker never comes; the leader, whose startup deadline is ten minutes, need not wait for the second."""
     loop = "if name == 'w-2': time.sleep(3600)\n" + WHOLE
@@ -73,43 +74,83 @@ def test_who_is_asked_to_stop_before_all_have_met_says_so(tmp_path: Path) -> Non
     assert "w-1 left: it was asked to stop before all had met" in gang.ending(0).message
 
 
+@pytest.mark.processes
 def test_a_slow_peer_is_waited_for_longer_than_the_timeout_before_groups_are_given_up(tmp_path: Path) -> None:
     loop = "for x, y in bs:\n    if name == 'w-1': time.sleep(0.7)\n    train(x, y)"
-    command = ["tests/trainer/scripts/break_collective.py", "w-0", "before", "3", *script(tmp_path, loop)]
+    command = [*BREAK, "w-0", "before", "3", *script(tmp_path, loop)]
     config = TrainingConfig(steps=4, progress_timeout_seconds=0.2)
     with Gang(tmp_path, command, (4, 4), config) as gang:
         gang.succeed()
     assert "workers formed again at step 2" in gang.logs()
 
 
-def test_a_script_may_leave_the_loop_once_the_last_step_is_committed(tmp_path: Path) -> None:
+AWAIT_PLAN = """
+import pathlib
+while not (pathlib.Path(os.environ["HETEROTRAIN_PLAN_DIR"]) / "plan.json").exists(): time.sleep(0.01)
+"""
+
+
+@pytest.mark.processes
+def test_a_script_knows_its_leader_may_pause_and_may_leave_the_loop_once_the_last_step_is_committed(
+    tmp_path: Path,
+) -> None:
     loop = (
+        "print('before', name, s.leader)\n"
         "def run():\n    for step, (x, y) in enumerate(bs):\n        train(x, y)\n"
-        "        if step == 7 and name == 'w-0': return\n        if step == 7: break\nrun()\nprint('after', s.step)"
+        "        if name == 'w-0' and step == 4:\n            with s.pause('validation'):\n"
+        f"                while not os.path.exists('{tmp_path}/go'): time.sleep(0.05)\n"
+        "        if step == 7 and name == 'w-0': return\n        if step == 7: break\n"
+        "run()\nprint('after', s.step, name, s.leader)"
     )
     config = TrainingConfig(steps=8, checkpoint_path=str(tmp_path / "checkpoints"))
-    with Gang(tmp_path, script(tmp_path, loop), (4, 2, 2), config) as gang:
+    with Gang(tmp_path, script(tmp_path, AWAIT_PLAN + loop), (4, 2, 2), config) as gang:
+        gang.await_log(0, "paused for validation")
+        gang.await_phase(0, contract.PHASE_PAUSED)
+        (tmp_path / "go").touch()
         gang.succeed()
-    assert gang.logs().count("after 8") == 3
+        logs = gang.logs()
+    for rank in range(3):
+        assert f"before w-{rank} {rank == 0}" in logs, "with a plan the leader is known before the loop"
+        assert f"after 8 w-{rank} {rank == 0}" in logs
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-0000000008.pt"]
+    assert [record.mark for record in gang.series(0)][5] == "pause", "a step with a pause is not measured"
 
 
+@pytest.mark.processes
+@LONG
+def test_without_a_plan_it_is_said_what_to_do_instead_of_asking_for_the_leader(tmp_path: Path) -> None:
+    command = script(tmp_path, "print(s.leader)")
+    path = Path(command[0])
+    path.write_text(f"import os; os.environ[{contract.ENV_PLAN_DIR!r}] += '/none'\n{path.read_text()}")
+    with Gang(tmp_path, command, (4,), TrainingConfig(steps=2)) as gang:
+        assert gang.wait() == [1]
+    assert "session.leader is known only once the loop over the batches has begun" in gang.ending(0).message
+    assert "session.first_here(path)" in gang.ending(0).message
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize(
-    ("leaving", "code", "mine"),
+    ("leaving", "code", "mine", "environment"),
     [
-        ("break", 0, "the script ended before the job's last step (step 3 of 1000)"),
-        ("raise ValueError('no such column')", 1, "ValueError: no such column"),
-        ("sys.exit('enough')", 1, "the script ended before the job's last step (step 3 of 1000)"),
+        ("break", 0, EARLY, {}),
+        ("raise ValueError('no such column')", 1, "ValueError: no such column", STAY),
+        pytest.param("break", 0, EARLY, STAY, marks=LONG),
+        pytest.param("raise ValueError('no such column')", 1, "ValueError: no such column", {}, marks=LONG),
+        pytest.param("sys.exit('enough')", 1, EARLY, {}, marks=LONG),
+        pytest.param("sys.exit('enough')", 1, EARLY, STAY, marks=LONG),
+        pytest.param(CAUGHT, 0, EARLY, STAY, marks=LONG),
     ],
 )
-@pytest.mark.parametrize("environment", [{}, STAY], ids=["", "members stay"])
 def test_who_leaves_early_is_not_waited_for(
     tmp_path: Path, leaving: str, code: int, mine: str, environment: dict[str, str]
 ) -> None:
     """The others go on, or if all are needed end, too, and name who left."""
-    loop = f"for x, y in bs:\n    train(x, y)\n    if name == 'w-1' and s.step == 3: {leaving}\n"
+    does = "raise ValueError('no such column')" if leaving == CAUGHT else leaving
+    loop = f"for x, y in bs:\n    train(x, y)\n    if name == 'w-1' and s.step == 3: {does}\n"
+    if leaving == CAUGHT:
+        loop = f"try:\n{textwrap.indent(loop, '    ')}except ValueError: pass\n"
     # The process goes on for longer than anybody should wait for it.
-    loop += "if name == 'w-1': time.sleep(7)"
+    loop += "if name == 'w-1': time.sleep(3)"
     with Gang(tmp_path, script(tmp_path, loop), (4, 2, 2), TrainingConfig(steps=1000), environment=environment) as gang:
         others = [gang.wait_for(rank) for rank in (0, 2)]
         assert gang.wait_for(1) == code
@@ -123,21 +164,14 @@ def test_who_leaves_early_is_not_waited_for(
     assert gang.ending(1).script_error == (code == 1 and "ValueError" in mine)
 
 
-def test_who_catches_what_ended_its_loop_is_not_waited_for(tmp_path: Path) -> None:
-    loop = (
-        "try:\n    for x, y in bs:\n        train(x, y)\n"
-        "        if name == 'w-1' and s.step == 3: raise ValueError('no such column')\n"
-        "except ValueError: time.sleep(7)"
-    )
-    with Gang(tmp_path, script(tmp_path, loop), (4, 2, 2), TrainingConfig(steps=1000), environment=STAY) as gang:
-        assert gang.wait() == [1, 0, 1]
-    for rank in (0, 2):
-        assert "w-1 left: its script left the loop over the batches after step 3 of 1000" in gang.ending(rank).message
-    assert gang.ending(1).message == "the script ended before the job's last step (step 3 of 1000)"
-
-
-@pytest.mark.parametrize("then", ["break", "pass"])
-@pytest.mark.parametrize("batches", [(4, 2, 2), (8, 0, 0)])
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("then", "batches"),
+    [
+        ("break", (8, 0, 0)),
+        *[pytest.param(*each, marks=LONG) for each in [("pass", (8, 0, 0)), ("break", (4, 2, 2)), ("pass", (4, 2, 2))]],
+    ],
+)
 def test_a_script_ends_the_job_well_for_all(tmp_path: Path, then: str, batches: tuple[int, ...]) -> None:
     loop = (
         f"for x, y in bs:\n    train(x, y)\n    if name == 'w-0' and s.step == 21:\n        s.stop('converged'); {then}"
@@ -150,28 +184,6 @@ def test_a_script_ends_the_job_well_for_all(tmp_path: Path, then: str, batches: 
     assert 21 <= steps.copy().pop() <= 21 + 2 * 16
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"step-{steps.pop():010d}.pt"]
     assert "the script ends the job: converged" in gang.logs()
-
-
-def test_a_pause_is_a_phase_and_its_step_is_not_measured(tmp_path: Path) -> None:
-    loop = (
-        "for x, y in bs:\n    train(x, y)\n"
-        "    if name == 'w-0' and s.step == 5:\n        with s.pause('validation'):\n"
-        f"            while not os.path.exists('{tmp_path}/go'): time.sleep(0.05)"
-    )
-    with Gang(tmp_path, script(tmp_path, loop), (4, 4), TrainingConfig(steps=9)) as gang:
-        gang.await_log(0, "paused for validation")
-        gang.await_phase(0, contract.PHASE_PAUSED)
-        (tmp_path / "go").touch()
-        gang.succeed()
-    assert [record.mark for record in gang.series(0)][5] == "pause"
-
-
-def test_a_loop_over_epochs_around_the_whole_loop_is_harmless(tmp_path: Path) -> None:
-    loop = "for epoch in range(3):\n    for x, y in bs: train(x, y)\nprint('steps', s.step)"
-    with Gang(tmp_path, script(tmp_path, loop), (4, 4), TrainingConfig(epochs=3)) as gang:
-        gang.succeed()
-    assert gang.logs().count("steps 12") == 2
-    assert "write `for epoch in session.epochs():`" in gang.logs()
 
 
 EPOCHS = """
@@ -192,6 +204,7 @@ def die_after(file):
 """
 
 
+@pytest.mark.processes
 def test_epochs_of_the_scripts_own_go_on_where_a_checkpoint_ends(tmp_path: Path) -> None:
     config = TrainingConfig(epochs=4, checkpoint_path=str(tmp_path / "checkpoints"), checkpoint_every_steps=6)
     dies = f"""train(x, y); s.step == 7 and die_after({str(tmp_path / "checkpoints" / "step-0000000006.pt")!r})"""
@@ -214,9 +227,14 @@ def test_epochs_of_the_scripts_own_go_on_where_a_checkpoint_ends(tmp_path: Path)
     assert {each[1] for each in losses} == {"True", "False"}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("last_step", "sizes"),
-    [("Partial", [12, 12, 8] * 3), ("Drop", [12, 12] * 3), ("Carry", [12] * 8)],
+    [
+        ("Carry", [12] * 8),
+        pytest.param("Partial", [12, 12, 8] * 3, marks=LONG),
+        pytest.param("Drop", [12, 12] * 3, marks=LONG),
+    ],
 )
 def test_what_does_not_fill_a_step_goes_where_the_job_says(tmp_path: Path, last_step: str, sizes: list[int]) -> None:
     config = TrainingConfig(epochs=3, last_step=last_step, checkpoint_path=str(tmp_path), checkpoint_every_steps=100)
@@ -233,23 +251,7 @@ def test_what_does_not_fill_a_step_goes_where_the_job_says(tmp_path: Path, last_
     assert len(seen) == sum(sizes)
 
 
-NORMALIZED = "nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1))"
-
-
-@pytest.mark.parametrize(("model", "batches"), [("nn.Linear(3, 1)", (18, 12)), (NORMALIZED, (20, 11))])
-def test_a_job_is_measured_where_every_second_step_is_smaller(
-    tmp_path: Path, model: str, batches: tuple[int, int]
-) -> None:
-    """With BatchNorm no step may have one sample, so the step before the last is smaller by one, too."""
-    command = script(tmp_path, WHOLE)
-    path = Path(command[0])
-    path.write_text(path.read_text().replace("m = nn.Linear(3, 1)", f"m = {model}"))
-    with Gang(tmp_path, command, batches, TrainingConfig(epochs=3)) as gang:
-        gang.succeed()
-    assert [record.mark for record in gang.series(0)] == ["first", "partial", "", "partial", "", "partial"]
-    assert "an epoch of 32 samples has 2 steps" in gang.logs()
-
-
+@pytest.mark.processes
 def test_peers_of_a_frozen_leader_still_learn_that_they_are_to_stop(tmp_path: Path) -> None:
     config = TrainingConfig(steps=100_000, progress_timeout_seconds=600)
     with Gang(tmp_path, script(tmp_path, WHOLE), (4, 2, 2), config) as gang:
@@ -260,14 +262,6 @@ def test_peers_of_a_frozen_leader_still_learn_that_they_are_to_stop(tmp_path: Pa
         gang.await_log(1, "will be replayed")
         gang.processes[1].send_signal(signal.SIGTERM)
         assert gang.wait_for(1) == contract.EXIT_PREEMPTED
-
-
-def test_an_epochs_loop_may_be_left_where_it_ends(tmp_path: Path) -> None:
-    inner = "    for step, (x, y) in enumerate(bs, 1):\n        train(x, y)\n        if step == 4: break"
-    loop = f"for epoch in s.epochs():\n{inner}"
-    with Gang(tmp_path, script(tmp_path, loop), (4, 4), TrainingConfig(epochs=3)) as gang:
-        gang.succeed()
-    assert gang.ending(0).step == 12
 
 
 @pytest.mark.parametrize(

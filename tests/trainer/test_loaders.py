@@ -9,6 +9,7 @@ import torch
 from heterotrain.contract import TrainingConfig
 from heterotrain.workloads.digits import digits
 from trainer.gang import Gang, run_alone
+from trainer.story import BREAK
 
 SCRIPT = "tests/trainer/scripts/loaders.py"
 EPOCHS = 4
@@ -26,7 +27,7 @@ def committed(folder: Path) -> Counter[tuple[int, int]]:
 
 @pytest.mark.processes
 def test_loading_ahead_changes_nothing_while_batches_change_and_a_step_is_replayed(tmp_path: Path) -> None:
-    command = ["tests/trainer/scripts/break_collective.py", "w-1", "before", "30", SCRIPT]
+    command = [*BREAK, "w-1", "before", "30", SCRIPT]
     command += ["--out", str(tmp_path), "--workers", "2"]
     with Gang(tmp_path, command, (32, 32, 32), TrainingConfig(epochs=EPOCHS, seed=7)) as gang:
         for number, batches in enumerate([(60, 36, 0), (5, 90, 1), (40, 40, 16)]):

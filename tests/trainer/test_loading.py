@@ -13,7 +13,6 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     RandomSampler,
-    Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
@@ -89,23 +88,6 @@ def test_a_share_is_given_out_only_if_it_is_the_one_asked_for() -> None:
             assert prefetch.batch(share) == expected(share)
 
 
-def test_the_loader_is_asked_again_only_when_other_steps_come_than_expected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = []
-    ask = Loader.ask
-    monkeypatch.setattr(Loader, "ask", lambda loader, wanted: asked.append(wanted) or ask(loader, wanted))
-    shares = list(coming_shares(Rules(LENGTH, epochs=3), Position(), [6, 10], 0))
-    with Loader(Source(Indices(), collate_fn=list), SEED, CPU) as loader:
-        prefetch = Prefetch(loader, Order(LENGTH, SEED), lambda: iter(shares))
-        for share in shares:
-            prefetch.batch(share)
-        assert len(asked) == 1
-        prefetch.batch(shares[0])
-        prefetch.batch(shares[0])
-        assert len(asked) == 3
-
-
 def test_coming_shares_are_those_of_the_steps_and_end_with_the_job() -> None:
     shares = list(coming_shares(Rules(25, epochs=2), Position(), [4, 4, 2], 1))
     assert shares[:3] == [Share(0, 4, 8), Share(0, 14, 18), Share(0, 22, 24)]
@@ -113,12 +95,6 @@ def test_coming_shares_are_those_of_the_steps_and_end_with_the_job() -> None:
     assert len(list(coming_shares(Rules(25, epochs=2, steps=4), Position(), [4, 4, 2], 1))) == 4
     parts = coming_shares(Rules(25, epochs=1), Position(), [4, 4, 2], 1, most=3)
     assert list(parts)[:2] == [Share(0, 4, 6), Share(0, 6, 8)]
-
-
-@pytest.mark.parametrize(("sizes", "least"), [([0, 4], 1), ([2, 2], 2)])
-def test_a_worker_that_gets_no_samples_expects_none(sizes: list[int], least: int) -> None:
-    # With steps of three samples and of two, and none of a single sample, rank 0 is left without.
-    assert list(coming_shares(Rules(5, least, steps=10**9), Position(), sizes, 0)) == []
 
 
 def test_a_sample_looks_the_same_on_every_worker_and_different_in_each_epoch() -> None:
@@ -138,28 +114,12 @@ def test_seeded_transforms_leave_the_global_random_states_alone() -> None:
     assert states() == before
 
 
-def test_outside_a_session_transforms_draw_as_they_always_did() -> None:
-    torch.manual_seed(0)
-    first = Drawn()[5]
-    assert Drawn()[5] != first
-    torch.manual_seed(0)
-    assert Drawn()[5][:2] == first[:2]
-
-
 def test_samples_loaded_in_one_call_are_drawn_by_their_index() -> None:
     with drawing(Draw(SEED, 0)):
         with pytest.raises(RuntimeError, match="needs the index of the sample"):
             heterotrain.sample_generator()
         known = torch.rand((), generator=heterotrain.sample_generator(5)).item()
     assert batches_of(Drawn(), Samples(((0, [5]),)))[0][0][0] == known
-
-
-def test_a_subset_passes_each_sample_on_by_itself() -> None:
-    assert (
-        batches_of(Subset(Drawn(), [9, 5]), Samples(((0, [0, 1]),)))[0]
-        == batches_of(Subset(Drawn(), [9, 5]), Samples(((0, [0]),)), Samples(((0, [1]),)))[0]
-        + batches_of(Subset(Drawn(), [9, 5]), Samples(((0, [1]),)))[0]
-    )
 
 
 def test_settings_of_a_loader_are_taken_over_but_for_batch_size_and_order() -> None:
@@ -195,11 +155,6 @@ def test_loading_processes_of_workers_draw_differently_and_again_the_same_after_
 def test_data_that_cannot_be_divided_is_refused(data: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         Source.of(data)
-
-
-def test_a_collate_fn_is_given_in_one_place() -> None:
-    with pytest.raises(ValueError, match="collate_fn: give it to the DataLoader"):
-        Source.of(DataLoader(Indices()), list)
 
 
 class Buckets:
@@ -252,17 +207,6 @@ class Moody:
         return iter(self.numbers.sample(range(LENGTH), 10))
 
 
-class Growing:
-    def __init__(self) -> None:
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(5 + self.epoch))
-
-
 @pytest.mark.parametrize(
     ("sampler", "message"),
     [
@@ -275,26 +219,3 @@ class Growing:
 def test_an_order_that_workers_would_not_agree_on_is_refused(sampler: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Order(LENGTH, SEED, sampler)
-
-
-def test_all_epochs_have_as_many_samples() -> None:
-    order = Order(LENGTH, SEED, Growing())
-    with pytest.raises(ValueError, match="has 8 samples in epoch 3, and had 5 in the first"):
-        order.of(3)
-
-
-class Shifted(Indices):
-    """A transform that is a method."""
-
-    @heterotrain.seeded
-    def shift(self, by: int) -> float:
-        return by + random.random()
-
-    def __getitem__(self, index: int) -> float:
-        return self.shift(index)
-
-
-def test_seeded_may_decorate_a_method() -> None:
-    (one,), (other,) = (batches_of(Shifted(), Samples(((0, [3]),)))[0] for _ in range(2))
-    assert one == other
-    assert 3 < one < 4

@@ -1,11 +1,8 @@
-"""Real models in unequal hands: loading ahead, augmentation, passes, clipping, schedules, padded tokens, BatchNorm,
-bfloat16. Real processes.
-"""
+"""Models with more than weights: BatchNorm, bfloat16, parts that a forward leaves out. Real processes."""
 
 import dataclasses
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,62 +12,16 @@ from heterotrain.contract import TrainingConfig
 from heterotrain.data import sampler
 from heterotrain.workloads.digits import digits
 from trainer.gang import Gang, run_alone
-from trainer.subjects import train_plainly
+from trainer.story import BREAK
 
 pytestmark = pytest.mark.processes
 
 NORMALIZED = "tests/trainer/scripts/train_normalized.py"
-OWN_GROUP = "tests/trainer/scripts/own_process_group.py"
 UNUSUAL = "tests/trainer/scripts/unusual.py"
 
 WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 """Some virtual machines name AMX among their processor's features and end a process that uses it, as torch's bfloat16
 does."""
-
-
-@pytest.fixture
-def double() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
-
-
-@pytest.mark.usefixtures("double")
-@pytest.mark.parametrize(
-    ("name", "epochs", "first", "later"),
-    [
-        # A worker that never has samples, one that needs up to four passes; then others, in the middle of an epoch. A
-        # collective fails meanwhile.
-        ("cnn", 9, ((14, 0, 10), (4, 0, 0)), ((3, 20, 1), (0, 6, 0))),
-        ("resnet18", 3, ((12, 4), (5, 0)), None),
-        ("gpt", 6, ((15, 1), (1, 0)), None),
-    ],
-)
-def test_loaded_ahead_augmented_in_passes_clipped_and_scheduled_it_is_the_model_of_plain_pytorch(
-    tmp_path: Path,
-    name: str,
-    epochs: int,
-    first: tuple[tuple[int, ...], tuple[int, ...]],
-    later: tuple[tuple[int, ...], tuple[int, ...]] | None,
-) -> None:
-    batches, micro = first
-    config = TrainingConfig(epochs=epochs, seed=7)
-    breaking = ("tests/trainer/scripts/break_collective.py", "w-0", "before", "12") if name == "cnn" else ()
-    command = [*breaking, "tests/trainer/scripts/train_subject.py", name, str(tmp_path)]
-    with Gang(tmp_path, command, batches, config, micro=micro) as gang:
-        if later is not None:
-            gang.await_step(7)
-            gang.publish(*later[0], micro=later[1])
-        gang.succeed()
-    plain = train_plainly(name, epochs, 7)
-    saved = [gang.saved(rank) for rank in range(len(batches))]
-    worst = max((each[key] - plain[key]).abs().max().item() for each in saved for key in plain)
-    print(f"float64, {name}: weights differ by {worst:.1e} from plain PyTorch's")
-    assert worst < 1e-10
-    assert len({record.version for record in gang.series(0)}) == (1 if later is None else 2)
-    assert saved[0]["largest"] <= micro[0]
-    assert any(record.mark == "replay" for record in gang.series(0)) == bool(breaking)
 
 
 def test_batch_norm_is_merged_and_bfloat16_travels_as_float32(tmp_path: Path) -> None:
@@ -113,6 +64,7 @@ def test_batch_norm_is_merged_and_bfloat16_travels_as_float32(tmp_path: Path) ->
     assert torch.equal(written["model"]["1.running_mean"], gang.saved(2)["1.running_mean"])
 
 
+@pytest.mark.long
 def test_a_job_with_batch_norm_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     command = [NORMALIZED, str(tmp_path), "121", "0.1"]
     config = TrainingConfig(steps=100_000, seed=7, checkpoint_path=str(tmp_path), checkpoint_every_steps=10)
@@ -135,13 +87,13 @@ def newest_step(folder: Path) -> int:
     return max(int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.pt"))
 
 
-@pytest.mark.parametrize("kind", ["before", "after"])
+@pytest.mark.parametrize("kind", ["after", pytest.param("before", marks=pytest.mark.long)])
 def test_a_failed_step_leaves_the_running_statistics_of_all_workers_as_they_were(tmp_path: Path, kind: str) -> None:
     """All samples are the second worker's, which fails in the last step but one. That is done again; or the other one
     has committed it: then the statistics of that step are lost, and no others."""
     samples, seed, steps, momentum = 120, 7, 12, 0.1
     script = [NORMALIZED, str(tmp_path), str(samples), str(momentum)]
-    breaking = ["tests/trainer/scripts/break_collective.py", "w-1", kind, str(steps - 1)]
+    breaking = [*BREAK, "w-1", kind, str(steps - 1)]
     with Gang(tmp_path, [*breaking, *script], (0, 30), TrainingConfig(steps=steps, seed=seed)) as gang:
         gang.succeed()
     assert any(record.mark == "replay" for record in gang.series(1))
@@ -161,23 +113,28 @@ def test_a_failed_step_leaves_the_running_statistics_of_all_workers_as_they_were
 
 
 def test_workers_that_seed_differently_start_from_the_leaders_weights_and_buffers(tmp_path: Path) -> None:
-    with Gang(tmp_path, [UNUSUAL, "seeds", "--out", str(tmp_path)], (6, 2), TrainingConfig(steps=3)) as gang:
+    """And what every step holds, such as a look at the model, is measured with it."""
+    with Gang(tmp_path, [UNUSUAL, "looks", "--out", str(tmp_path)], (6, 2), TrainingConfig(steps=14)) as gang:
         gang.succeed()
     first, second = gang.saved(0), gang.saved(1)
     assert "offset" in first
     assert all(torch.equal(first[name], second[name]) for name in first)
+    for rank in range(2):
+        marks = [record.mark for record in gang.series(rank)]
+        assert marks[1:10] == ["evaluation"] * 9
+        assert marks[10:] == [""] * 4
 
 
-@pytest.mark.parametrize("when", ["before", "within"])
+@pytest.mark.parametrize("when", ["meets-within", pytest.param("meets-before", marks=pytest.mark.long)])
 def test_the_default_process_group_is_the_scripts_own(tmp_path: Path, when: str) -> None:
-    with Gang(tmp_path, [OWN_GROUP, when, "--out", str(tmp_path)], (6, 2), TrainingConfig(steps=4)) as gang:
+    with Gang(tmp_path, [UNUSUAL, when, "--out", str(tmp_path)], (6, 2), TrainingConfig(steps=4)) as gang:
         gang.succeed()
     for rank in range(2):
         assert gang.saved(rank)["sums"].tolist() == [3.0] * 4
-    assert torch.equal(gang.saved(0)["weight"], gang.saved(1)["weight"])
+    assert torch.equal(gang.saved(0)["used.weight"], gang.saved(1)["used.weight"])
 
 
-@pytest.mark.parametrize("kind", ["unused", "declared"])
+@pytest.mark.parametrize("kind", ["declared", pytest.param("unused", marks=pytest.mark.long)])
 def test_what_the_forward_leaves_out_has_gradients_of_zero_alone_and_in_a_job(tmp_path: Path, kind: str) -> None:
     command = [UNUSUAL, kind, "--out"]
     with Gang(tmp_path, [*command, str(tmp_path)], (6, 2), TrainingConfig(epochs=2)) as gang:
@@ -191,7 +148,7 @@ def test_what_the_forward_leaves_out_has_gradients_of_zero_alone_and_in_a_job(tm
     ("kind", "message"),
     [
         ("undeclared", "find_unused_parameters=True"),
-        ("unfrozen", "parameter 'used.bias' was made trainable in the loop"),
+        pytest.param("unfrozen", "parameter 'used.bias' was made trainable in the loop", marks=pytest.mark.long),
     ],
 )
 def test_parameters_without_gradients_are_explained(tmp_path: Path, kind: str, message: str) -> None:
@@ -199,12 +156,3 @@ def test_parameters_without_gradients_are_explained(tmp_path: Path, kind: str, m
     with Gang(tmp_path, [UNUSUAL, kind, "--out", str(tmp_path)], (6, 2), config) as gang:
         assert all(gang.wait())
     assert any(message in gang.ending(rank).message for rank in range(2))
-
-
-def test_what_every_step_holds_is_measured_with_it(tmp_path: Path) -> None:
-    with Gang(tmp_path, [UNUSUAL, "looks", "--out", str(tmp_path)], (6, 2), TrainingConfig(steps=14)) as gang:
-        gang.succeed()
-    for rank in range(2):
-        marks = [record.mark for record in gang.series(rank)]
-        assert marks[1:10] == ["evaluation"] * 9
-        assert marks[10:] == [""] * 4

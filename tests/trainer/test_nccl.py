@@ -23,9 +23,8 @@ from heterotrain.groups.making import DEVICE, Maker
 from heterotrain.groups.sockets import SocketCutter
 from heterotrain.reporting.timing import CudaStepClock
 from trainer.gang import Gang
+from trainer.story import BREAK, DISTURBED
 
-AS_NCCL = "tests/trainer/scripts/as_nccl.py"
-BREAK = "tests/trainer/scripts/break_collective.py"
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 PLAN = Plan(1, 1, "step", (Member("a", "", "127.0.0.1:1", "", 1), Member("b", "", "127.0.0.1:2", "", 1)))
 
@@ -64,7 +63,7 @@ class Job:
         folder.mkdir(parents=True)
         path = folder / "script.py"
         path.write_text(SCRIPT.replace("{body}", self._body).replace("{out}", str(folder)))
-        command = [AS_NCCL, *breaking, str(path)]
+        command = [DISTURBED, "nccl", *breaking, str(path)]
         return Gang(folder, command, (4, 2, 2), self.config, generation=self._generation)
 
     @property
@@ -82,23 +81,31 @@ def fails(gang: Gang) -> None:
 
 @pytest.mark.processes
 def test_a_failed_step_ends_all_workers_and_the_job_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    job, calm = Job(tmp_path / "job", 12), Job(tmp_path / "calm", 12)
-    with job.gang(BREAK, "w-1", "before", "7") as gang:
+    """Members stay, and wait for what is enqueued before each checkpoint."""
+    go = tmp_path / "go"
+    job = Job(tmp_path / "job", 12)
+    calm = Job(tmp_path / "calm", 12, f"while s.step == 3 and not os.path.exists({str(go)!r}): time.sleep(0.01)")
+    with job.gang(*BREAK, "w-1", "before", "7") as gang:
         fails(gang)
     assert job.saved_steps == [4]
     with job.gang() as gang, calm.gang() as other:
+        other.await_metric(0, table.STEP.name, 2)
+        assert other.metric(0, table.PROTOCOL.name) == MEMBERS_STAY
+        assert "waits for what is enqueued" not in other.logs()
+        go.touch()
         gang.succeed()
         other.succeed()
+        assert other.logs().count("waits for what is enqueued") == 3 * 3
         assert all(torch.equal(gang.saved()[key], weights) for key, weights in other.saved().items())
     assert job.saved_steps == calm.saved_steps == [4, 8, 12]
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("kind", ["before", "after"])
+@pytest.mark.parametrize("kind", ["after", pytest.param("before", marks=pytest.mark.long)])
 def test_a_job_whose_last_step_fails_on_one_worker_is_finished_by_nobody(tmp_path: Path, kind: str) -> None:
     """Those for which it was completed may lack what they take for received."""
     job = Job(tmp_path, 8)
-    with job.gang(BREAK, "w-1", kind, "8") as gang:
+    with job.gang(*BREAK, "w-1", kind, "8") as gang:
         fails(gang)
     assert job.saved_steps == [4]
     with job.gang() as gang:
@@ -107,20 +114,7 @@ def test_a_job_whose_last_step_fails_on_one_worker_is_finished_by_nobody(tmp_pat
 
 
 @pytest.mark.processes
-def test_members_stay_and_wait_for_what_is_enqueued_before_each_checkpoint(tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    job = Job(tmp_path, 8, f"while s.step == 3 and not os.path.exists({str(go)!r}): time.sleep(0.01)")
-    with job.gang() as gang:
-        gang.await_metric(0, table.STEP.name, 2)
-        assert gang.metric(0, table.PROTOCOL.name) == MEMBERS_STAY
-        assert "waits for what is enqueued" not in gang.logs()
-        go.touch()
-        gang.succeed()
-        assert gang.logs().count("waits for what is enqueued") == 3 * 2
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("then", ["break", "pass"])
+@pytest.mark.parametrize("then", ["break", pytest.param("pass", marks=pytest.mark.long)])
 def test_a_script_that_ends_the_job_goes_on_until_its_loop_ends(tmp_path: Path, then: str) -> None:
     job = Job(tmp_path, 1000, f"if name == 'w-1' and s.step == 3: s.stop('converged'); {then}")
     with job.gang() as gang:
@@ -248,13 +242,6 @@ def test_what_is_enqueued_has_arrived_once_the_device_has_come_to_its_end(monkey
     done = events(monkeypatch, lambda: next(answers))
     await_arrival(groups(), GPU)
     assert done == ["recorded", *["looked at"] * 3]
-
-
-def test_over_gloo_what_is_completed_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = events(monkeypatch, lambda: True)
-    await_arrival(groups("gloo"), GPU)
-    await_arrival(groups("gloo"), CPU)
-    assert not done
 
 
 @pytest.mark.parametrize("goes_on", [False, True], ids=["the device is stuck", "the sum was aborted"])

@@ -84,48 +84,31 @@ def container(version: int, files: dict[str, str]) -> tuple[str, str, dict[str, 
     )
 
 
-@pytest.mark.parametrize(
-    ("version", "files", "limit"),
-    [
-        (2, {"memory.max": str(GIBIBYTE)}, GIBIBYTE),
-        (2, {"memory.max": "max"}, None),
-        (1, {"memory.limit_in_bytes": str(GIBIBYTE)}, GIBIBYTE),
-        (1, {"memory.limit_in_bytes": NO_LIMIT_V1}, None),
-        (1, {}, None),
-        (2, {"memory.max": "much"}, None),
-        (2, {"memory.max": "-1"}, None),
-    ],
-)
-def test_memory_limit_is_that_of_the_workers_own_cgroup(
-    machine: Machine, version: int, files: dict[str, str], limit: float | None
-) -> None:
-    machine(*container(version, files))
-    assert resources.memory_limit_bytes() == limit
+MEMORY, CORES, THROTTLED = resources.memory_limit_bytes, resources.cpu_limit_cores, resources.cpu_throttled_seconds
 
 
 @pytest.mark.parametrize(
-    ("version", "files", "limit"),
+    ("figure", "version", "files", "expected"),
     [
-        (2, {"cpu.max": "50000 100000"}, 0.5),
-        (2, {"cpu.max": "max 100000"}, None),
-        (2, {"cpu.max": "50000"}, None),
-        (2, {"cpu.max": "50000 0"}, None),
-        (1, {"cpu.cfs_quota_us": "3000", "cpu.cfs_period_us": "10000"}, 0.3),
-        (1, {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}, None),
-        (1, {"cpu.cfs_quota_us": "3000"}, None),
+        (MEMORY, 2, {"memory.max": str(GIBIBYTE)}, GIBIBYTE),
+        (MEMORY, 2, {"memory.max": "max"}, None),
+        (MEMORY, 1, {"memory.limit_in_bytes": str(GIBIBYTE)}, GIBIBYTE),
+        (MEMORY, 1, {"memory.limit_in_bytes": NO_LIMIT_V1}, None),
+        (MEMORY, 2, {"memory.max": "-1"}, None),
+        (CORES, 2, {"cpu.max": "50000 100000"}, 0.5),
+        (CORES, 2, {"cpu.max": "max 100000"}, None),
+        (CORES, 2, {"cpu.max": "50000 0"}, None),
+        (CORES, 1, {"cpu.cfs_quota_us": "3000", "cpu.cfs_period_us": "10000"}, 0.3),
+        (CORES, 1, {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}, None),
+        (THROTTLED, 1, {"cpu.stat": STAT_V1}, 12.5),
+        (THROTTLED, 2, {"cpu.stat": STAT_V2}, 12.5),
     ],
 )
-def test_cpu_limit_is_that_of_the_workers_own_cgroup(
-    machine: Machine, version: int, files: dict[str, str], limit: float | None
+def test_figures_are_those_of_the_workers_own_cgroup_of_either_version(
+    machine: Machine, figure: Callable[[], float | None], version: int, files: dict[str, str], expected: float | None
 ) -> None:
     machine(*container(version, files))
-    assert resources.cpu_limit_cores() == limit
-
-
-@pytest.mark.parametrize(("version", "stat"), [(1, STAT_V1), (2, STAT_V2)])
-def test_throttling_is_read_in_seconds_from_either_version(machine: Machine, version: int, stat: str) -> None:
-    machine(*container(version, {"cpu.stat": stat}))
-    assert resources.cpu_throttled_seconds() == 12.5
+    assert figure() == expected
 
 
 def test_controllers_of_version_1_count_where_version_2_is_mounted_beside_them(machine: Machine) -> None:
@@ -161,30 +144,6 @@ def test_kernel_that_tells_nothing_gives_nothing(machine: Machine) -> None:
     assert resources.cpu_throttled_seconds() is None
     assert resources.cpu_pressure_seconds() is None
     assert resources.thread_times() is None
-
-
-@pytest.mark.parametrize("empty", ["\n\n", " \n", "\x85"])
-def test_lines_without_words_are_passed_over(machine: Machine, empty: str) -> None:
-    full, some = reversed(PRESSURE.splitlines())
-    machine(*container(2, {"cpu.pressure": f"{full}\n{empty}{some}"}))
-    assert resources.cpu_pressure_seconds() == 18.25
-
-
-def test_cgroup_that_may_not_be_looked_into_has_no_figures(machine: Machine) -> None:
-    machine("0::/" + "nested/" * 1000 + "\n", *container(2, {"cpu.max": "50000 100000"})[1:])
-    assert resources.cpu_limit_cores() == 0.5, "of the cgroup that the mount shows"
-    machine(f"0::{'/'}\n", "678 667 0:26 / {root}" + "/nested" * 1000 + " ro - cgroup2 cgroup rw\n", {})
-    assert resources.cpu_limit_cores() is None
-
-
-def test_scheduler_that_counts_nothing_says_nothing_of_waiting(machine: Machine, tmp_path: Path) -> None:
-    machine(*container(2, {}))
-    for thread, text in (("7", "0 0 0"), ("8", "0 0 0")):
-        (tmp_path / "proc" / "self" / "task" / thread).mkdir(parents=True)
-        (tmp_path / "proc" / "self" / "task" / thread / "schedstat").write_text(f"{text}\n")
-    assert resources.thread_times() is None
-    (tmp_path / "proc" / "self" / "task" / "7" / "schedstat").write_text("5000000000 0 9\n")
-    assert resources.thread_times() == {"7": (5.0, 0.0), "8": (0.0, 0.0)}
 
 
 def test_process_without_descriptors_left_has_no_figures_of_its_children() -> None:

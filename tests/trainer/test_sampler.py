@@ -1,7 +1,12 @@
+"""How samples are divided among workers and steps, and what is said of it before the first step."""
+
+from __future__ import annotations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heterotrain.contract import Member, Plan
 from heterotrain.data.sampler import (
     CARRY,
     DROP,
@@ -13,6 +18,7 @@ from heterotrain.data.sampler import (
     micro_batches,
     rank_slice,
 )
+from heterotrain.training.life import remarks_on_division
 
 BATCHES = st.lists(st.integers(0, 50), min_size=1, max_size=6).filter(any)
 
@@ -22,12 +28,6 @@ def test_a_steps_slices_are_disjoint_and_cover_it(batches: list[int], samples: i
     samples = min(samples, sum(batches))
     taken = [range(*rank_slice(batches, rank, samples)) for rank in range(len(batches))]
     assert [index for part in taken for index in part] == list(range(samples))
-
-
-@given(batches=BATCHES)
-def test_a_full_step_gives_every_rank_its_batch(batches: list[int]) -> None:
-    sizes = [len(range(*rank_slice(batches, rank, sum(batches)))) for rank in range(len(batches))]
-    assert sizes == batches
 
 
 @given(length=st.integers(1, 400), plans=st.lists(BATCHES, min_size=1, max_size=8), seed=st.integers(0, 5))
@@ -46,11 +46,6 @@ def test_every_sample_once_per_epoch_while_batches_change_at_every_step(
         position = rules.advance(position, samples, sum(batches))
     assert sorted(seen) == list(range(length))
     assert position.cursor == 0
-
-
-def test_the_order_depends_on_seed_and_epoch_alone() -> None:
-    assert epoch_order(50, 3, 1).tolist() == epoch_order(50, 3, 1).tolist()
-    assert epoch_order(50, 3, 1).tolist() != epoch_order(50, 3, 2).tolist()
 
 
 @given(start=st.integers(0, 99), samples=st.integers(0, 300), most=st.integers(0, 70), least=st.integers(1, 2))
@@ -101,13 +96,6 @@ def steps_of(rules: Rules, batch: int) -> list[int]:
 )
 def test_what_does_not_fill_a_step_is_a_smaller_one_or_left_out_or_carried_on(last_step: str, sizes: list[int]) -> None:
     assert steps_of(Rules(25, last_step=last_step, epochs=3), 10) == sizes
-
-
-@pytest.mark.parametrize(("last_step", "sizes"), [(PARTIAL, [7] * 4), (DROP, [7] * 4), (CARRY, [20, 8])])
-def test_a_global_batch_beyond_the_data_set_takes_all_of_it_or_of_several_epochs(
-    last_step: str, sizes: list[int]
-) -> None:
-    assert steps_of(Rules(7, last_step=last_step, epochs=4), 20) == sizes
 
 
 @given(
@@ -169,10 +157,30 @@ def test_an_endless_job_tells_of_its_end_and_goes_on(last_step: str) -> None:
     assert position.epoch > 5
 
 
-def test_an_epoch_begins_once_also_where_a_step_reaches_into_it() -> None:
-    rules, position, begins = Rules(25, last_step=CARRY), Position(), []
-    for _ in range(6):
-        if position.begins:
-            begins.append((position.step, position.epoch))
-        position = rules.advance(position, rules.samples(position, 10), 10)
-    assert begins == [(0, 0), (3, 1), (5, 2)]
+def plan(*batches: int) -> Plan:
+    members = tuple(Member(f"w-{rank}", f"u-{rank}", "", "cpu", batch) for rank, batch in enumerate(batches))
+    return Plan(1, 1, "step", members)
+
+
+@pytest.mark.parametrize(
+    ("length", "batch", "remark"),
+    [
+        (1500, 1400, "1 of 2 steps of each epoch is smaller, of 100 samples instead of 1400"),
+        (2801, 1400, "1 of 3 steps of each epoch is smaller, of 1 samples instead of 1400"),
+        (900, 1400, "each epoch is one step of its 900 samples, which are fewer than the global batch of 1400"),
+    ],
+)
+def test_where_many_steps_are_smaller_it_is_said_how_many_and_what_cures_it(
+    length: int, batch: int, remark: str
+) -> None:
+    [found] = remarks_on_division(Rules(length), plan(batch - 10, 10))
+    assert found.startswith(remark)
+    assert "training.lastStep: Carry" in found
+
+
+def test_a_smaller_step_is_the_last_of_its_epoch_or_one_of_the_last_two() -> None:
+    assert Rules(25, last_step=PARTIAL).smaller_steps(10) == (5,)
+    assert Rules(21, least=2).smaller_steps(10) == (9, 2)
+    assert Rules(5, least=2).smaller_steps(2) == ()
+    assert Rules(7, last_step=DROP).smaller_steps(10) == (7,)
+    assert Rules(7, last_step=CARRY).smaller_steps(10) == ()

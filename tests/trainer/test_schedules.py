@@ -143,23 +143,6 @@ def test_the_length_of_a_schedule_is_known_whosever_it_is(make: Made, caplog: py
     assert "is made for 3 calls, the job has 6 steps" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step)),
-        lambda optimizer: transformers.get_constant_schedule_with_warmup(optimizer, 2),
-        lambda _: CyclesLike(t_in_epochs=False, t_initial=2, cycle_limit=0),
-    ],
-)
-def test_a_schedule_without_a_length_is_not_remarked_on(
-    make: Callable[[torch.optim.Optimizer], Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    session, model, optimizer, batches = prepared()
-    session.register(rate=make(optimizer))
-    run(session, model, optimizer, batches)
-    assert "rate" not in caplog.text
-
-
 def test_a_schedule_of_another_length_than_the_jobs_is_named_before_training(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

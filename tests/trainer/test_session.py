@@ -62,6 +62,56 @@ def test_what_cannot_be_trained_is_refused_with_a_reason(
         heterotrain.join().prepare(model, optimizer(model), DATA)
 
 
+SCALED = "s.scale((m(x) - y).mean()).backward()"
+
+
+@pytest.mark.parametrize(
+    ("given", "loop", "message"),
+    [
+        ("s.prepare(m, o, iter([]))", "", "the data set has no length"),
+        ("s.scale(torch.ones(1))", "", r"before session\.prepare"),
+        ("s.prepare(m, o, d); s.prepare(m, o, d)", "", "called already"),
+        ("s.prepare(m, o, d)[1].step()", "", "without a new batch"),
+        ("s.register(thing=m)", "", r"between session\.prepare\(\) and the loop"),
+        ("s.prepare(m, o, d); s.register(thing=3)", "", "thing: has no state_dict"),
+        ("s.prepare(m, o, d, counted=True, backward_passes=2)", "", "counted: has one count"),
+        ("", "pass", r"optimizer\.step\(\) was not called"),
+        ("", "(m(x) - y).mean().backward(); o.step()", r"did not go through session\.scale\(\)"),
+        ("", f"{SCALED}; {SCALED}; o.step()", r"backward\(\) was called 2 times for one batch"),
+        (
+            "",
+            "loss = s.scale((m(x) - y).mean()); loss.backward(retain_graph=True); loss.backward(); o.step()",
+            r"backward\(\) was called 2 times for one batch",
+        ),
+        ("passes = 2", f"{SCALED}; o.step()", r"called 1 times through what session\.scale\(\) returned, where 2 was"),
+        ("", f"{SCALED}; m(x).mean().backward(); o.step()", r"from a loss that did not go through session\.scale\(\)"),
+        ("", f"{SCALED}; o.step()", "gradients of the batch before were there still"),
+    ],
+)
+def test_a_script_that_errs_is_told_how(given: str, loop: str, message: str) -> None:
+    session, model = heterotrain.join(batch_size=4, epochs=2), nn.Linear(2, 1)
+    here: dict[str, Any] = {"s": session, "m": model, "o": sgd(model), "d": DATA, "torch": torch, "passes": 1}
+    program = f"{given}\n"
+    if loop:
+        program += f"m, o, bs = s.prepare(m, o, d, backward_passes=passes)\nfor x, y in bs: {loop}"
+    with pytest.raises((RuntimeError, TypeError, ValueError), match=message):
+        exec(program, here)
+
+
+def test_loops_of_the_scripts_own_may_go_around_the_loop_over_batches(caplog: pytest.LogCaptureFixture) -> None:
+    session, model, optimizer, batches = prepared()
+    for _ in session.epochs():
+        for number, _ in enumerate(train(session, model, optimizer, batches), 1):
+            if number == session.steps_per_epoch:
+                break  # where it ends anyway
+    assert session.step == 6
+    session, model, optimizer, batches = prepared()
+    for _ in range(3):
+        run(session, model, optimizer, batches)
+    assert session.step == 6
+    assert "write `for epoch in session.epochs():`" in caplog.text
+
+
 def test_parameters_that_the_optimizer_lacks_are_named_and_stay_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
     model = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1))
     before = [each.clone() for each in model[1].parameters()]
@@ -69,20 +119,6 @@ def test_parameters_that_the_optimizer_lacks_are_named_and_stay_as_they_are(capl
     assert "the optimizer has not 1.weight, 1.bias" in caplog.text
     assert all(torch.equal(one, other) for one, other in zip(before, model[1].parameters(), strict=True))
     assert all(each.grad is None for each in model[1].parameters())
-
-
-def test_one_count_for_several_backward_passes_is_refused() -> None:
-    with pytest.raises(ValueError, match="counted: has one count"):
-        prepared(counted=True, backward_passes=2)
-
-
-def test_a_prepared_sequence_of_modules_is_one() -> None:
-    own = nn.Sequential(nn.Linear(2, 1), nn.ReLU())
-    _, model, _, _ = prepared(own)
-    assert model[0] is own[0]
-    assert len(model) == 2
-    assert list(model) == list(own)
-    assert prepared(nn.Linear(2, 1))[1]
 
 
 def test_alone_too_gradients_of_all_passes_add_up_after_the_last_one() -> None:
@@ -110,13 +146,6 @@ def test_a_backward_that_raised_is_named_when_its_batch_is_committed() -> None:
         optimizer.step()
 
 
-def test_several_modules_come_back_as_several() -> None:
-    backbone, head = nn.Linear(2, 3), nn.Linear(3, 1)
-    session, (one, other), optimizer, batches = prepared([backbone, head], sgd(backbone, head))
-    run(session, lambda inputs: other(one(inputs)), optimizer, batches)
-    assert session.step == 6
-
-
 def test_what_a_script_computes_its_loop_from_is_known_before_it() -> None:
     session, model, optimizer, batches = prepared()
     assert (session.total_steps, session.steps_per_epoch, len(batches)) == (6, 3, 3)
@@ -131,16 +160,6 @@ def test_what_a_script_computes_its_loop_from_is_known_before_it() -> None:
     with pytest.raises(RuntimeError, match=r"after session\.prepare"):
         _ = heterotrain.join(epochs=3).total_steps
     assert heterotrain.join(steps=9).total_steps == 9
-
-
-def test_the_loss_is_that_of_the_global_batch_and_not_the_weighted_share() -> None:
-    session, model, optimizer, batches = prepared(epochs=1)
-    for inputs, targets in batches:
-        loss = (model(inputs) - targets).square().mean()
-        session.scale(loss).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        assert session.loss == pytest.approx(loss.item())
 
 
 def test_copies_of_a_prepared_model_are_of_the_scripts_own() -> None:

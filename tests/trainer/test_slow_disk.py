@@ -6,7 +6,9 @@ import contextlib
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from heterotrain import worker_metrics as table
 from heterotrain.contract import TrainingConfig
 from heterotrain.state.state_copy import tensors_in
 from trainer.gang import Gang
+from trainer.story import DISTURBED, assert_nothing_is_left, assert_preempted
 
 pytestmark = pytest.mark.processes
 
@@ -32,11 +35,11 @@ class SlowDisk:
         self._fifo = folder / "fifo"
         os.mkfifo(self._fifo)
         self._allowed = os.open(self._fifo, os.O_RDWR)  # what is written stays there until it is read
-        self.command = ["tests/trainer/scripts/slow_disk.py", str(self._fifo), SCRIPT, "--out", str(folder)]
+        self.command = [DISTURBED, "slow-disk", str(self._fifo), SCRIPT, "--out", str(folder)]
 
-    def complete(self) -> None:
+    def complete(self, checkpoints: int = 1) -> None:
         """Let the checkpoint that is being written, or else the next one, be completed."""
-        os.write(self._allowed, b".")
+        os.write(self._allowed, b"." * checkpoints)
 
     def close(self) -> None:
         os.close(self._allowed)
@@ -60,42 +63,64 @@ def name(step: int) -> str:
     return f"step-{step:010d}.pt"
 
 
-def test_training_goes_on_until_the_next_checkpoint_is_due(tmp_path: Path, disk: SlowDisk) -> None:
-    with Gang(tmp_path, disk.command, (30, 34), config(disk, 2 * EVERY + 5)) as gang:
-        # One is not completed, and all steps before the next are committed; then the leader says what it waits for.
+def test_training_goes_on_beside_a_slow_disk_and_waits_for_it_where_it_must(tmp_path: Path, disk: SlowDisk) -> None:
+    freezes = {"FREEZES": f"w-1 {EVERY + 5}"}  # time enough to look at the leader
+    with Gang(tmp_path, disk.command, (30, 34), config(disk, 100_000), environment=freezes) as gang:
+        # Who writes beside the training is in training.
+        gang.await_step(EVERY + 5)
+        gang.await_phase(0, contract.PHASE_TRAINING)
+        assert disk.files() == [f".{name(EVERY)}.partial"]
+        gang.processes[1].send_signal(signal.SIGCONT)
+        # All steps before the next one are committed; then the leader says what it waits for.
         gang.await_phase(0, contract.PHASE_CHECKPOINTING)
         gang.await_step(2 * EVERY)
-        assert disk.files() == [f".{name(EVERY)}.partial"]
         assert gang.metric(0, table.CHECKPOINT_STEP.name) is None
         disk.complete()
         gang.await_metric(0, table.STEP.name, 2 * EVERY + 1)
         assert gang.metric(0, table.CHECKPOINT_STEP.name) == EVERY
         assert (gang.metric(0, table.CHECKPOINT_SECONDS.name) or 0) > 0
         assert gang.metric(1, table.CHECKPOINT_STEP.name) is None
-        disk.complete()
-        disk.complete()
-        gang.succeed()
-    assert disk.files() == [name(EVERY), name(2 * EVERY), name(2 * EVERY + 5)]
+        # Who is asked to stop leaves when all is written.
+        gang.stop()
+        assert_preempted(gang, 1)
+        gang.await_phase(0, contract.PHASE_CHECKPOINTING)
+        disk.complete(2)
+        assert_preempted(gang, 0)
+    last = gang.ending(0).step
+    assert disk.files() == [name(EVERY), name(2 * EVERY), name(last)]
     marks = {record.step: record.mark for record in gang.series(0)}
     assert [marks[EVERY + each] for each in (-1, 0, 1, 9)] == ["", *["checkpoint"] * 3], "not fit for measuring"
     assert {record.step for record in gang.series(1) if record.mark == "checkpoint"} == {EVERY, 2 * EVERY}
-
-
-def test_who_writes_beside_the_training_is_in_training(tmp_path: Path, disk: SlowDisk) -> None:
-    freezes = {"FREEZES": f"w-1 {EVERY + 5}"}  # time enough to look at the leader
-    with Gang(tmp_path, disk.command, (30, 34), config(disk, EVERY + 8), environment=freezes) as gang:
-        gang.await_step(EVERY + 5)
-        gang.await_phase(0, contract.PHASE_TRAINING)
-        assert disk.files() == [f".{name(EVERY)}.partial"]
-        gang.processes[1].send_signal(signal.SIGCONT)
-        disk.complete()
-        disk.complete()
+    # If it is killed while it writes one, the one before is resumed from.
+    following = -(-(last + 1) // EVERY) * EVERY
+    with Gang(tmp_path, disk.command, (30, 34), config(disk, 100_000), generation=2) as gang:
+        gang.await_step(following + 1)
+        gang.stop(signal.SIGKILL)
+        gang.wait()
+    assert f".{name(following)}.partial" in disk.files()
+    command, limits = [SCRIPT, "--out", str(tmp_path)], config(disk, following + 5)
+    with Gang(tmp_path, command, (30, 34), limits, generation=3) as gang:
         gang.succeed()
+        assert_nothing_is_left(gang)
+    assert gang.series(0)[0].step == last
+    assert disk.files()[-2:] == [name(following), name(following + 5)]
+    assert "never completed" in gang.logs()
+
+
+@pytest.mark.long
+def test_a_slow_checkpoint_evicts_nobody(tmp_path: Path, disk: SlowDisk) -> None:
+    impatient = replace(config(disk, EVERY + 5), heartbeat_timeout_seconds=1.5)
+    with Gang(tmp_path, disk.command, (30, 34), impatient) as gang:
+        for _ in range(2):
+            time.sleep(4)
+            disk.complete()
+        gang.succeed()
+    assert "formed again" not in gang.logs()
 
 
 def test_optimizer_waits_for_a_copy_that_is_late(tmp_path: Path) -> None:
     folders = [tmp_path / "late", tmp_path / "waited"]
-    for generation, command in enumerate((["tests/trainer/scripts/late_copy.py", SCRIPT], [SCRIPT]), 1):
+    for generation, command in enumerate(([DISTURBED, "late-copy", SCRIPT], [SCRIPT]), 1):
         # Three checkpoints beside the training, and one with which it ends: only that is at the step of the other job.
         every, steps = (3, 12) if generation == 1 else (1000, 9)
         settings = TrainingConfig(
@@ -112,45 +137,18 @@ def test_optimizer_waits_for_a_copy_that_is_late(tmp_path: Path) -> None:
         assert all(map(torch.equal, late_tensors, tensors))
 
 
-def test_who_is_asked_to_stop_leaves_when_all_is_written(tmp_path: Path, disk: SlowDisk) -> None:
-    with Gang(tmp_path, disk.command, (30, 34), config(disk, 100_000)) as gang:
-        gang.await_step(EVERY + 1)
-        gang.stop()
-        assert gang.processes[1].wait() == contract.EXIT_PREEMPTED
-        gang.await_phase(0, contract.PHASE_CHECKPOINTING)
-        disk.complete()
-        disk.complete()
-        assert gang.wait() == [contract.EXIT_PREEMPTED] * 2
-        assert gang.ending(0).asked_to_stop
-    assert disk.files() == [name(EVERY), name(gang.ending(0).step)]
-
-
-def test_killed_while_writing_the_one_before_is_resumed_from(tmp_path: Path, disk: SlowDisk) -> None:
-    with Gang(tmp_path, disk.command, (30, 34), config(disk, 100_000)) as gang:
-        disk.complete()
-        gang.await_step(2 * EVERY + 1)
-        gang.stop(signal.SIGKILL)
-        gang.wait()
-    assert disk.files() == [f".{name(2 * EVERY)}.partial", name(EVERY)]
-    with Gang(tmp_path, [SCRIPT, "--out", str(tmp_path)], (30, 34), config(disk, 25), generation=2) as second:
-        second.succeed()
-    assert second.series(0)[0].step == EVERY
-    assert disk.files() == [name(EVERY), name(2 * EVERY), name(25)]
-    assert "never completed" in second.logs()
-
-
 def test_a_script_that_raises_ends_when_all_is_written(tmp_path: Path, disk: SlowDisk) -> None:
     faulty = tmp_path / "faulty.py"
     faulty.write_text(
-        f"import heterotrain.session as s\n"
+        f"import runpy, sys, heterotrain.session as s\n"
         f"scale = s.Session.scale\n"
         f"def fail(session, *given):\n"
         f"    if session.step == {EVERY + 2}: raise ValueError('label 17')\n"
         f"    return scale(session, *given)\n"
         f"s.Session.scale = fail\n"
-        f"import sys, runpy; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        f"sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')\n"
     )
-    command = [*disk.command[:2], str(faulty), *disk.command[2:]]
+    command = [*disk.command[:3], str(faulty), *disk.command[3:]]
     with Gang(tmp_path, command, (30, 34), config(disk, 100_000)) as gang:
         gang.await_log(0, "ValueError: label 17")
         assert gang.processes[0].poll() is None

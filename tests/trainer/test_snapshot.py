@@ -18,7 +18,7 @@ from torch import nn
 from heterotrain.contract import TrainingConfig
 from heterotrain.state import checkpoint, snapshot
 from heterotrain.state.checkpoint import CheckpointError
-from heterotrain.state.snapshot import Snapshots, Written
+from heterotrain.state.snapshot import Snapshots
 from heterotrain.state.state_copy import StateCopy
 from heterotrain.state.training_state import TrainingState
 
@@ -184,20 +184,6 @@ def test_it_holds_the_very_bits_of_one_that_training_waited_for(tmp_path: Path, 
     assert storages(paths[0]) == storages(paths[1])
 
 
-def test_steps_are_committed_while_a_slow_disk_writes(tmp_path: Path, writing: Gate, events: list[str]) -> None:
-    training = Training(tmp_path).train(1)
-    training.state.save(writes=True, beside=True)
-    assert writing.reached.wait(PATIENCE_SECONDS)
-    for _ in range(5):
-        training.train(1)
-        training.state.snapshots.check()
-        events.append("step")
-    writing.open.set()
-    training.state.snapshots.wait()
-    assert events == ["step"] * 5 + ["written"]
-    assert newest(tmp_path)["step"] == 1
-
-
 @pytest.mark.parametrize("change", ["commit", "load"])
 def test_nothing_changes_a_parameter_before_it_is_copied(
     tmp_path: Path, copying: Gate, events: list[str], change: str
@@ -214,19 +200,6 @@ def test_nothing_changes_a_parameter_before_it_is_copied(
     training.state.snapshots.wait()
     assert events == ["copied", "changed"]
     assert newest(tmp_path)["step"] == 1
-
-
-def test_one_that_is_due_while_another_is_written_waits_for_it(
-    tmp_path: Path, writing: Gate, events: list[str]
-) -> None:
-    training = Training(tmp_path).train(1)
-    training.state.save(writes=True, beside=True)
-    training.train(1)
-    open_when_waited_for(writing, training.state.snapshots)
-    training.state.save(writes=True, beside=True)
-    assert events[0] == "written"
-    training.state.snapshots.wait()
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-0000000001.pt", "step-0000000002.pt"]
 
 
 @pytest.mark.parametrize("further", [0, 1], ids=["the same step", "a later step"])
@@ -272,16 +245,6 @@ def test_a_script_that_changes_parameters_by_itself_spoils_no_checkpoint(
     assert newest(tmp_path)["step"] == 2
 
 
-def test_a_checkpoint_that_was_lost_is_written_at_the_end_of_its_step(tmp_path: Path, copying: Gate) -> None:
-    training = Training(tmp_path).train(1)
-    training.state.save(writes=True, beside=True)
-    with torch.no_grad():
-        training.model.first.weight.zero_()
-    copying.open.set()
-    training.state.save(writes=True)
-    assert newest(tmp_path)["step"] == 1
-
-
 class SomeRoom:
     """Memory for so many bytes."""
 
@@ -309,51 +272,22 @@ def test_without_memory_for_a_copy_training_waits_and_that_is_said_once(
     assert caplog.text.count("training waits while a checkpoint is written") == 1
 
 
-def test_memory_that_cannot_be_had_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [("mmap.mmap", OSError(12, "Cannot allocate memory")), ("threading.Thread.start", RuntimeError("no new thread"))],
+)
+def test_where_no_memory_or_no_thread_can_be_had_training_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, error: Exception
+) -> None:
     def refuse(*_: object, **__: object) -> None:
-        raise OSError(12, "Cannot allocate memory")
+        raise error
 
     room = SomeRoom(1 << 20)
     training = Training(tmp_path, snapshots=Snapshots(room)).train(1)
-    monkeypatch.setattr("mmap.mmap", refuse)
+    monkeypatch.setattr(what, refuse)
     training.state.save(writes=True, beside=True)
     assert newest(tmp_path)["step"] == 1
     assert room.free == 1 << 20
-
-
-def test_where_no_thread_can_be_had_training_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    room = SomeRoom(1 << 20)
-    training = Training(tmp_path, snapshots=Snapshots(room)).train(1)
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    training.state.save(writes=True, beside=True)
-    assert newest(tmp_path)["step"] == 1
-    assert room.free == 1 << 20
-
-
-def test_memory_is_held_until_the_checkpoint_is_written_and_it_is_reported(tmp_path: Path, writing: Gate) -> None:
-    room, reported = SomeRoom(1 << 20), list[Written]()
-    training = Training(tmp_path, snapshots=Snapshots(room, reported.append)).train(1)
-    training.state.save(writes=True, beside=True)
-    assert room.free < 1 << 20
-    assert reported == []
-    writing.open.set()
-    training.state.snapshots.wait()
-    assert room.free == 1 << 20
-    assert [each.step for each in reported] == [1]
-
-
-def test_steps_beside_the_writer_and_the_one_after_are_disturbed(tmp_path: Path, writing: Gate) -> None:
-    training = Training(tmp_path).train(1)
-    snapshots = training.state.snapshots
-    assert not snapshots.disturbs()
-    training.state.save(writes=True, beside=True)
-    assert [snapshots.disturbs(), snapshots.disturbs()] == [True, True]
-    writing.open.set()
-    snapshots.wait()
-    assert [snapshots.disturbs(), snapshots.disturbs()] == [True, False]
 
 
 def test_only_the_newest_stay_and_what_was_half_written_goes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -62,6 +62,7 @@ def test_a_warm_up_leaves_no_trace_in_what_is_trained(tmp_path: Path, cold: Gang
         assert rest == notes(cold, number) == [f"after {step}" for step in range(1, STEPS + 1)]
 
 
+@pytest.mark.long
 def test_in_a_loop_over_epochs_a_warm_up_is_an_epoch_of_its_own(tmp_path: Path) -> None:
     config = TrainingConfig(epochs=2, seed=3)
     cold = trained(tmp_path / "cold", {}, "epochs", config)
@@ -73,29 +74,21 @@ def test_in_a_loop_over_epochs_a_warm_up_is_an_epoch_of_its_own(tmp_path: Path) 
     assert usual == ["epoch 0 False", "measured later", "epoch 1 False", "measured later"]
 
 
-def warming(folder: Path, kind: str) -> Gang:
-    """One worker of a plan, and one beside it that warms up."""
-    gang = Gang(folder, [SCRIPT, str(folder), "waits"], (64,), CONFIG, environment=WARM)
-    gang.start(0, command=[SCRIPT, str(folder), kind])
-    return gang
-
-
-def test_a_worker_that_is_asked_to_stop_while_it_warms_up_leaves_at_once(tmp_path: Path) -> None:
-    with warming(tmp_path, "waits") as gang:
+def test_who_is_asked_to_stop_or_fails_while_it_warms_up_ends_at_once(tmp_path: Path) -> None:
+    with Gang(tmp_path, [SCRIPT, str(tmp_path), "waits"], (64,), CONFIG, environment=WARM) as gang:
+        gang.start(0)
         gang.await_phase(1, contract.PHASE_WARMING)
         gang.await_log(1, "waiting in the loop")
         gang.processes[1].send_signal(signal.SIGTERM)
         assert gang.wait_for(1) == contract.EXIT_PREEMPTED
         assert not gang.ending(1).script_error
+        gang.start(0, command=[SCRIPT, str(tmp_path), "fails"])
+        assert gang.wait_for(2) == 1
+        assert gang.ending(2).script_error
+        assert "this sample is no good" in gang.ending(2).message
 
 
-def test_a_script_that_fails_while_it_warms_up_has_failed(tmp_path: Path) -> None:
-    with warming(tmp_path, "fails") as gang:
-        assert gang.wait_for(1) == 1
-        assert gang.ending(1).script_error
-        assert "this sample is no good" in gang.ending(1).message
-
-
+@pytest.mark.long
 def test_without_a_plan_there_is_nothing_to_warm_up_for(tmp_path: Path) -> None:
     command = ["tests/trainer/scripts/train.py", "--out", str(tmp_path)]
     with Gang(tmp_path, command, (64,), CONFIG, environment=WARM) as gang:

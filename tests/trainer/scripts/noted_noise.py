@@ -24,6 +24,8 @@ def noted(*given: Any, **options: Any) -> torch.Tensor:
 torch.randn_like = noted
 result = runpy.run_path(example, run_name="__main__")
 torch.save(drawn, out / f"{name}noise.pt")
-torch.save(result["model"].state_dict(), out / f"{name}.pt")
+model = result.get("model")
+if hasattr(model, "state_dict"):
+    torch.save(model.state_dict(), out / f"{name}.pt")
 if "average" in result:
     torch.save(result["average"].state_dict(), out / f"{name}average.pt")

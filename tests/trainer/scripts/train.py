@@ -19,15 +19,12 @@ parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
 parser.add_argument("--loss", choices=["mean", "sum"], default="mean")
 parser.add_argument("--width", type=int, default=8)
-parser.add_argument("--alone", type=int, default=0, help="global batch of a run alone")
-parser.add_argument("--early", type=int, default=0, help="save the weights after that many steps too")
-parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--lasting", action="store_true", help="take long until there is a file `go`")
 parser.add_argument("--apart", action="store_true", help="begin with a buffer that is each worker's own")
 parser.add_argument("--registers", default="", help="the name of a module that it registers")
 options = parser.parse_args()
 torch.set_default_dtype(getattr(torch, options.dtype))
-name = os.environ.get("HETEROTRAIN_WORKER", "alone")
+name = os.environ["HETEROTRAIN_WORKER"]
 
 
 class Noted(Dataset):
@@ -35,7 +32,7 @@ class Noted(Dataset):
 
     def __init__(self) -> None:
         self.data = digits()
-        self.notes = (options.out / f"{os.environ.get('HETEROTRAIN_UID', name)}.samples").open("a", buffering=1)
+        self.notes = (options.out / f"{os.environ['HETEROTRAIN_UID']}.samples").open("a", buffering=1)
 
     def __len__(self) -> int:
         return len(self.data)
@@ -53,14 +50,14 @@ class Model(DigitsCNN):
     def __init__(self) -> None:
         super().__init__(options.width)
         number = name.rpartition("-")[2]
-        offset = float(number) if options.apart and number.isdigit() else 0.0
+        offset = float(number) if options.apart else 0.0
         self.register_buffer("offset", torch.tensor(offset), persistent=False)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return super().forward(images + self.offset)
 
 
-session = heterotrain.join(batch_size=options.alone or 1, epochs=options.epochs, seed=7)
+session = heterotrain.join()
 torch.manual_seed(1)
 model = Model()
 if options.optimizer == "sgd":
@@ -73,11 +70,9 @@ if options.registers:
     session.register(**{options.registers: nn.Linear(1, 1)})
 for images, labels in batches:
     if options.lasting and not (options.out / "go").exists():
-        time.sleep(0.03 if session.step < 60 else 0.5)
+        time.sleep(0.03 if session.step < 60 else 0.3 if session.step < 120 else 1.0)
     loss = session.scale(criterion(model(images), labels))
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    if session.step == options.early:
-        torch.save(model.state_dict(), options.out / f"{name}early.pt")
 torch.save(model.state_dict(), options.out / f"{name}.pt")

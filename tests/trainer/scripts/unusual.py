@@ -2,9 +2,10 @@
 
 usage: unusual.py KIND --out FOLDER
 
-KIND `seeds`: every worker seeds by itself; `unused`: the part is never used; `declared`: it is not used in later steps,
+KIND `unused`: the part is never used; `declared`: it is not used in later steps,
 and the session knows that; `undeclared`: it does not; `unfrozen`: a parameter becomes trainable in the loop; `looks`:
-the script has a look at the model's outputs in every step.
+every worker seeds by itself and has a look at the model's outputs in every step; `meets-before` the loop, or
+`meets-within` it: the script makes torch.distributed's default process group, and sums numbers of its own over it.
 """
 
 import argparse
@@ -12,13 +13,16 @@ import os
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import heterotrain
 
 parser = argparse.ArgumentParser()
-parser.add_argument("kind", choices=["seeds", "unused", "declared", "undeclared", "unfrozen", "looks"])
+parser.add_argument(
+    "kind", choices=["unused", "declared", "undeclared", "unfrozen", "looks", "meets-before", "meets-within"]
+)
 parser.add_argument("--out", type=Path, required=True)
 options = parser.parse_args()
 
@@ -38,13 +42,31 @@ class Model(nn.Module):
 
 session = heterotrain.join(batch_size=8, epochs=2)
 data = TensorDataset(torch.arange(96.0).reshape(24, 4) / 96, torch.ones(24, 1))
-if options.kind == "seeds":
+if options.kind == "looks":
     torch.seed()
 model = Model()
 model.used.bias.requires_grad_(options.kind != "unfrozen")
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
 model, optimizer, batches = session.prepare(model, optimizer, data, find_unused_parameters=options.kind == "declared")
+name = os.environ.get("HETEROTRAIN_WORKER", "alone")
+sums: list[torch.Tensor] = []
+
+
+def meet() -> None:
+    assert not dist.is_initialized()
+    own, rank = f"file://{options.out}/own-group", int(name.rpartition("-")[2])
+    dist.init_process_group("gloo", init_method=own, rank=rank, world_size=2)
+
+
+if options.kind == "meets-before":
+    meet()
 for inputs, targets in batches:
+    if options.kind == "meets-within" and not sums:
+        meet()
+    if "meets" in options.kind:
+        own = torch.tensor([float(name.rpartition("-")[2]) + 1])
+        dist.all_reduce(own)
+        sums.append(own)
     if options.kind == "unfrozen" and session.step == 1:
         model.used.bias.requires_grad_(True)
     if options.kind == "looks":
@@ -53,5 +75,8 @@ for inputs, targets in batches:
     optimizer.zero_grad()
     session.scale(nn.functional.mse_loss(model(inputs), targets)).backward()
     optimizer.step()
-name = os.environ.get("HETEROTRAIN_WORKER", "alone")
-torch.save(dict(model.state_dict()) | {"offset": model.offset}, options.out / f"{name}.pt")
+if sums:
+    assert dist.get_world_size() == 2
+    dist.destroy_process_group()
+saved = dict(model.state_dict()) | {"offset": model.offset, "sums": torch.cat([torch.zeros(0), *sums])}
+torch.save(saved, options.out / f"{name}.pt")
