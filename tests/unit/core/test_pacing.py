@@ -83,8 +83,8 @@ def test_first_three_steps_of_many_workers_are_looked_at_one_by_one_and_later_on
 
 
 def test_newcomers_are_waited_for_no_oftener_than_reading_those_that_train_allows() -> None:
-    members = [worker(replace(TRAINING, protocol=2), rank) for rank in range(150)]
-    starting = worker(replace(STARTING, protocol=2), 150)
+    members = [worker(replace(TRAINING, protocol=3), rank) for rank in range(150)]
+    starting = worker(replace(STARTING, protocol=3), 150)
     assert polled(*members, starting) == pytest.approx(0.75)
     assert polled(starting) == BUSY
 
