@@ -42,9 +42,9 @@ from heterotrain.groups.generation import Collective, CollectiveError, Generatio
 from heterotrain.session import Session
 from heterotrain.state.snapshot import Snapshots
 from heterotrain.state.state_copy import StateCopy
-from heterotrain.training import agreeing, group, traits
+from heterotrain.training import agreeing, group, membership, traits
 from heterotrain.training.group import Group
-from heterotrain.training.membership import GoingOver, going_over
+from heterotrain.training.membership import GoingOver
 
 NAME = os.environ["HETEROTRAIN_WORKER"]
 happened: list[str] = []
