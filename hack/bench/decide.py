@@ -19,7 +19,7 @@ import tables_simulated
 from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Plan
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerMetrics, WorkerSeen
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.garbage import seldom_collected
 
 SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
@@ -44,7 +44,7 @@ class Bench:
         self._job = Job("bench", tuple(group for group in groups if group.replicas), BATCH * workers)
         self._speeds = {group.name: speed for group, speed in zip(groups, SPEEDS, strict=True)}
         self._now = 1_700_000_000.0
-        self._memory = Memory.initial()
+        self._memory = Remembered.initial()
         self._workers: list[WorkerSeen] = []
         self._plan: Plan | None = None
         for _ in range(2):

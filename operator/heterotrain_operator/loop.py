@@ -16,7 +16,7 @@ from heterotrain_operator.clusters.port import Cluster, PlanConflictError
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen
 from heterotrain_operator.core.pacing import POLLED, seconds_to_next_round
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 
 LEAST_SECONDS = 5.0
 """A smaller step is none: time servers turn clocks by little and little, and no patience here is shorter."""
@@ -54,7 +54,7 @@ class Round:
 
     seen: Seen
     decision: Decision
-    memory: Memory
+    memory: Remembered
 
 
 class Loop(Generic[News]):
@@ -78,7 +78,7 @@ class Loop(Generic[News]):
         """
         title = title or job.name
         seen, memory = self._cluster.observe(news)
-        memory, leapt = self._corrected_for_leaps(memory or Memory.initial(), title)
+        memory, leapt = self._corrected_for_leaps(memory or Remembered.initial(), title)
         decision, memory = decide(job, seen, memory, self._clock())
         self._corrected = (memory.start.created_at, leapt) if leapt else None
         try:
@@ -91,7 +91,7 @@ class Loop(Generic[News]):
             self._corrected = None
         return Round(seen, decision, memory)
 
-    def _corrected_for_leaps(self, memory: Memory, title: str) -> tuple[Memory, float]:
+    def _corrected_for_leaps(self, memory: Remembered, title: str) -> tuple[Remembered, float]:
         """The memory with its moments moved by what the clock has leapt, and by how many seconds that is.
 
         A round that failed may have stored its corrected memory all the same. The moment at which the job was first

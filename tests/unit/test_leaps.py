@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
-from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import WorkerMemory
+from heterotrain_operator.core.remembered_worker import RememberedWorker
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.loop import Leaps
 from unit.core.layouts import plain_fields
 
@@ -49,17 +49,17 @@ def test_clock_that_is_turned_slowly_does_not_leap() -> None:
 
 
 def test_all_moments_move_and_nothing_else() -> None:
-    moments = [name for name, _ in plain_fields(Memory) if name.endswith("_at")]
+    moments = [name for name, _ in plain_fields(Remembered) if name.endswith("_at")]
     assert {"created_at", "progress_at", "changed_at"} < set(moments)
     others = {"restarts": 3, "slow_step_seconds": 2.0}
     text = json.dumps({"schema": 1, **dict.fromkeys(moments, 100.0), **others})
     memory = replace(
-        Memory.from_json(text),
-        workers=(WorkerMemory(silent_since=50.0, batch_cost=BatchCost(speed=2.0)), WorkerMemory()),
+        Remembered.from_json(text),
+        workers=(RememberedWorker(silent_since=50.0, batch_cost=BatchCost(speed=2.0)), RememberedWorker()),
     )
     moved = memory.moved(7)
     stored = json.loads(replace(moved, workers=()).to_json())
     assert stored == {"schema": 1, **dict.fromkeys(moments, 107.0), **others, "workers": []}
-    assert moved.workers == (WorkerMemory(silent_since=57.0, batch_cost=BatchCost(speed=2.0)), WorkerMemory())
+    assert moved.workers == (RememberedWorker(silent_since=57.0, batch_cost=BatchCost(speed=2.0)), RememberedWorker())
     assert moved.moved(-7) == memory
-    assert Memory.initial().moved(7) == Memory.initial()
+    assert Remembered.initial().moved(7) == Remembered.initial()

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from heterotrain_operator.api import ManifestError, Problem
 from heterotrain_operator.cli import FAILED, SUCCEEDED, package_version
-from heterotrain_operator.cli.terminal import LiveView, Progress, messages, print_report, progress_line, say
+from heterotrain_operator.cli.terminal import LiveView, ProgressLine, messages, print_report, progress_line, say
 from heterotrain_operator.experiments.report.simulated import Course, report_of
 from heterotrain_operator.experiments.runs import cleared, out_problems
 from heterotrain_operator.experiments.scenarios import Changes
@@ -61,12 +61,12 @@ class SimulationView(LiveView):
         if run.message:
             self.say(f"{self._title} {run.phase.lower()}: {run.message}", style="red")
 
-    def _reached(self, steps: int, moment: float) -> Progress:
+    def _reached(self, steps: int, moment: float) -> ProgressLine:
         """Of all runs, since each takes about as long as the others."""
         total = self._runs * self._steps
         done = self._done * self._steps + min(steps, self._steps)
         left = (moment - self._began) / done * (total - done) if done else None
-        return Progress(done, total, left)
+        return ProgressLine(done, total, left)
 
 
 KEPT_NUMBERS = 20_000_000

@@ -278,7 +278,7 @@ class LiveView:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ProgressLine:
     """Committed steps, those of the whole job (0: unknown or endless), and the seconds left."""
 
     steps: int
@@ -289,7 +289,7 @@ class Progress:
         return f"step {self.steps}/{self.total}" if self.total else f"step {self.steps}"
 
 
-def progress_line(title: str, reached: Progress, width: int) -> RichTable:
+def progress_line(title: str, reached: ProgressLine, width: int) -> RichTable:
     """The title, a bar and how far it is, in one line of `width` columns: the bar gives way, then the title."""
     left = "" if reached.seconds_left is None else f"{wording.clock(reached.seconds_left)} left"
     figures = "  ".join(filter(None, [str(reached), left]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 from heterotrain_operator.core.model import Decision, Seen
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 
 News_contra = TypeVar("News_contra", contravariant=True)
 
@@ -35,21 +35,21 @@ class Cluster(Protocol[News_contra]):
        `observe`. It does so before it creates or deletes anything, so a refused decision leaves no trace.
     5. The operator may end between any two calls. What another instance then observes is the record as it was written;
        a backend may leave out a write if the memory differs from the stored one in measurements alone
-       (`Memory.same_but_measurements`), which can be taken again.
+       (`Remembered.same_but_measurements`), which can be taken again.
     6. Foreign faults become part of what is seen (a worker that cannot be read has no metrics, one that was refused is
        in `refused`, a damaged plan counts as none). Faults of the backend itself are raised in errors of its own.
     """
 
-    def observe(self, news: News_contra, /) -> tuple[Seen, Memory | None]:
+    def observe(self, news: News_contra, /) -> tuple[Seen, Remembered | None]:
         """The job's workers, plan and metrics as they are now, and the memory stored beside the plan.
 
         A worker that ended stays in sight, with its exit code and last words, until it is deleted. The memory is None
-        if nothing is stored that can be understood; `loop.py` then begins with `Memory.initial()`. A backend that still
-        holds the memory it wrote itself may return that instead.
+        if nothing is stored that can be understood; `loop.py` then begins with `Remembered.initial()`. A backend that
+        still holds the memory it wrote itself may return that instead.
         """
         ...
 
-    def act(self, decision: Decision, memory: Memory) -> None:
+    def act(self, decision: Decision, memory: Remembered) -> None:
         """Store the memory, and the decision's plan if it has one, then carry out the rest of the decision.
 
         Without a plan the stored one stays. Whoever is to follow a new plan gets to see it, without `act` waiting for

@@ -19,7 +19,7 @@ from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Decision, Job, Seen
 from heterotrain_operator.core.pacing import ANNOUNCED, Following, seconds_to_next_round
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.loop import Loop
 from heterotrain_operator.metrics.own import OperatorMetrics
 
@@ -163,7 +163,7 @@ class JobRounds:
         self._metrics.source_up(namespace, core.name, not done.seen.metrics_problem)
         return self._delay(core, done.seen, done.decision, done.memory)
 
-    def _delay(self, job: Job, seen: Seen, decision: Decision, memory: Memory) -> float:
+    def _delay(self, job: Job, seen: Seen, decision: Decision, memory: Remembered) -> float:
         """Seconds until the next round; measures the time from a plan's write until all follow it."""
         now = self._monotonic()
         before, self._following = self._following, self._following.after(seen, decision, now)

@@ -14,7 +14,6 @@ from heterotrain_operator.core.batching.bounds import bounds_at_once
 from heterotrain_operator.core.batching.quorum import unusable
 from heterotrain_operator.core.batching.rebalance import Adjustment
 from heterotrain_operator.core.batching.words import balance
-from heterotrain_operator.core.by_worker import by_worker
 from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, listed, resized, survey
 from heterotrain_operator.core.lifecycle import elastic, progress, removing, replacing, transitions
 from heterotrain_operator.core.lifecycle.failures import (
@@ -43,16 +42,17 @@ from heterotrain_operator.core.lifecycle.responses import (
     still_draining,
 )
 from heterotrain_operator.core.lifecycle.startup import start
-from heterotrain_operator.core.memory.job import Outcome
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
+from heterotrain_operator.core.remembered.job import Outcome
 from heterotrain_operator.core.split.passes import with_passes
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.core.stragglers import watch as stragglers
 from heterotrain_operator.core.stragglers.verdict import ACTIONS
+from heterotrain_operator.core.worker_report import worker_report
 
 
-def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, Memory]:
+def decide(job: Job, seen: Seen, memory: Remembered, now: float) -> tuple[Decision, Remembered]:
     """What to do about a job now, and what to remember; `now` in Unix seconds.
 
     Acting on the decision and storing the memory are one act: with the memory that it returns, the same
@@ -80,19 +80,19 @@ def decide(job: Job, seen: Seen, memory: Memory, now: float) -> tuple[Decision, 
         decided, memory = replacing.ended_all(job, facts, decided, memory, now)
     if news is not None or arrived:
         decided = replace(decided, events=(*filter(None, [news]), *arrived, *decided.events))
-    return by_worker(job, seen, facts, decided, memory, now=now), memory.rounded(stored)
+    return worker_report(job, seen, facts, decided, memory, now=now), memory.rounded(stored)
 
 
-def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
+def _decide(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered]:
     if memory.outcome.is_final:
         return over(job, facts, memory, now)
     if not memory.budget.draining and _all_finished(job, facts, memory):
         message = f"all {len(facts.finished)} workers finished the job's last step"
         return ending(job, facts, memory, now, outcome="Succeeded", code="JobSucceeded", message=message)
     # What becomes of a worker that is to replace a straggler concerns nobody else before it is a member.
-    hopeless = after_fatal(job, replacing.hidden_from(job, facts, memory), memory, now)
-    if hopeless is not None:
-        return hopeless
+    permanent = after_fatal(job, replacing.hidden_from(job, facts, memory), memory, now)
+    if permanent is not None:
+        return permanent
     if job.suspend:
         return _suspended(job, facts, memory, now)
     if memory.start.started_at is None:
@@ -143,7 +143,7 @@ def _decide(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisio
     return _running(job, facts, members, memory, now, unplanned=unplanned)
 
 
-def _carried_on(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
+def _carried_on(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered]:
     """The same of a job whose members change while they train, and beside that what is done about the members."""
     everybody, memory = facts, transitions.carried_out(facts, memory, now)
     if 0 <= memory.budget.script_error_step < memory.progress.progress_step:
@@ -151,13 +151,13 @@ def _carried_on(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Dec
         memory = replace(memory, budget=memory.budget.raised_at(-1))
     settled = not awaited(job, facts, memory, now)
     standing = stragglers.verdicts(job, facts.plan, facts.members, memory) if _acts(job, memory) else ()
-    swaps = replacing.look(job, facts, memory, now, standing, settled=settled)
-    removed = removing.look(job, facts, swaps.memory, standing if settled else ())
+    swaps = replacing.planned_swaps(job, facts, memory, now, standing, settled=settled)
+    removed = removing.planned_removal(job, facts, swaps.memory, standing if settled else ())
     leaving = {*swaps.leaving, *filter(None, [removed.leaving])}
-    look = elastic.look(removed.job, swaps.facts, removed.memory, now, leaving)
+    look = elastic.planned_members(removed.job, swaps.facts, removed.memory, now, leaving)
     if removed.leaving and not _leaves_out(look.decided, removed.leaving):
         removed = removing.Removing(job, swaps.memory)
-        look = elastic.look(job, swaps.facts, swaps.memory, now, swaps.leaving)
+        look = elastic.planned_members(job, swaps.facts, swaps.memory, now, swaps.leaving)
     if not all(_leaves_out(look.decided, name) for name in swaps.leaving):
         swaps, look = _fewer_swaps(job, swaps, now)
     facts, job = swaps.facts, removed.job
@@ -190,11 +190,11 @@ def _fewer_swaps(job: Job, swaps: replacing.Replacing, now: float) -> tuple[repl
     one_by_one = [[each] for each in swaps.swaps] if len(swaps.swaps) > 1 else []
     for each in one_by_one:
         fewer = swaps.only(each)
-        look = elastic.look(job, fewer.facts, fewer.memory, now, fewer.leaving)
+        look = elastic.planned_members(job, fewer.facts, fewer.memory, now, fewer.leaving)
         if all(_leaves_out(look.decided, name) for name in fewer.leaving):
             return fewer, look
     fewer = swaps.only(())
-    look = elastic.look(job, fewer.facts, fewer.memory, now)
+    look = elastic.planned_members(job, fewer.facts, fewer.memory, now)
     kept = ", ".join(f"{newcomer} cannot take the place of {straggler} yet" for straggler, newcomer in swaps.swaps)
     waiting = "; ".join(filter(None, [f"{kept}: no split of the global batch keeps all bounds", look.lacking.waiting]))
     return fewer, replace(look, lacking=replace(look.lacking, waiting=waiting))
@@ -205,7 +205,7 @@ def _leaves_out(decided: Decision | None, name: str) -> bool:
     return decided is not None and decided.plan is not None and all(m.name != name for m in decided.plan.members)
 
 
-def _acts(job: Job, memory: Memory) -> bool:
+def _acts(job: Job, memory: Remembered) -> bool:
     """Whether something beyond the batches may be done about stragglers now."""
     acts = ACTIONS[job.stragglers.action].changes_members and not job.dry_run
     return acts and (bool(memory.remedies.replacing) or any(known.evidence.advised for known in memory.workers))
@@ -215,11 +215,11 @@ def _running(
     job: Job,
     facts: Facts,
     members: tuple[WorkerSeen, ...],
-    memory: Memory,
+    memory: Remembered,
     now: float,
     *,
     unplanned: tuple[str, ...],
-) -> tuple[Decision, Memory]:
+) -> tuple[Decision, Remembered]:
     """The active plan names exactly the workers that train: watch over them, adjust their batches, and delete the pods
     that are `unplanned`.
     """
@@ -261,7 +261,7 @@ def _running(
 
 def _carried_out(
     job: Job, plan: Plan, adjustment: Adjustment, version: int, *, health: Health, delete: tuple[str, ...], now: float
-) -> tuple[Decision, Memory]:
+) -> tuple[Decision, Remembered]:
     """Publish the batches of an adjustment, or in an observe-only job only report them."""
     memory, reason, events = adjustment.memory, adjustment.reason, adjustment.events
     if adjustment.batches is None:
@@ -292,7 +292,7 @@ def _carried_out(
     return decision(job, "Running", code, reason, health=health, plan=after, delete=delete, events=events), memory
 
 
-def _all_finished(job: Job, facts: Facts, memory: Memory) -> bool:
+def _all_finished(job: Job, facts: Facts, memory: Remembered) -> bool:
     """Every member of the active plan ended well; where none of them is there, every worker that is wanted."""
     members = [worker for worker in facts.members if worker is not None]
     carries_on = facts.plan is not None and facts.plan.continues > 0  # also if the memory is lost
@@ -305,7 +305,7 @@ def _all_finished(job: Job, facts: Facts, memory: Memory) -> bool:
     return len(facts.finished) >= sum(group.replicas for group in job.groups)
 
 
-def _suspended(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
+def _suspended(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered]:
     """No pods at all; the active deadline begins again when the job resumes. After the first look nothing new is
     remembered, because every change would be written, and every write causes another look.
     """
@@ -322,6 +322,6 @@ def _suspended(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Deci
     return decision(job, "Suspended", "JobSuspended", reason, delete=facts.names, events=(event,)), memory
 
 
-def _outlived(job: Job, memory: Memory, now: float) -> bool:
+def _outlived(job: Job, memory: Remembered, now: float) -> bool:
     deadline = job.active_deadline_seconds
     return deadline is not None and memory.start.started_at is not None and now - memory.start.started_at > deadline

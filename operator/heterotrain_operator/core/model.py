@@ -13,10 +13,10 @@ from heterotrain.contract import Evaluated, Plan
 from heterotrain_operator.core.stragglers.verdict import Verdict
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass as often_made
+    from dataclasses import dataclass as cheap_frozen_dataclass
 else:
 
-    def often_made(*, frozen, slots):
+    def cheap_frozen_dataclass(*, frozen, slots):
         """A dataclass of values that are made by the ten thousand in every round; the type checker alone sees to it
         that they are frozen.
 
@@ -122,7 +122,7 @@ class Job:
         return self.uid or self.name
 
 
-@often_made(frozen=True, slots=True)
+@cheap_frozen_dataclass(frozen=True, slots=True)
 class WorkerMetrics:
     """What one worker exports (names in `heterotrain.contract`); counters since `plan_version` began.
 
@@ -172,7 +172,7 @@ class WorkerMetrics:
     computing_threads: float | None = None
 
 
-@often_made(frozen=True, slots=True)
+@cheap_frozen_dataclass(frozen=True, slots=True)
 class WorkerSeen:
     """One pod (or process) as it is now.
 

@@ -10,9 +10,9 @@ from typing import Literal
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.words import balance
 from heterotrain_operator.core.facts import Facts, ended
-from heterotrain_operator.core.memory.job import Outcome
 from heterotrain_operator.core.model import Condition, Decision, Event, Job, JobPhase, WorkerKey
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.remembered.job import Outcome
+from heterotrain_operator.core.state import Remembered
 
 LONGEST_MESSAGE = 600
 """Characters of a final message that are remembered."""
@@ -98,13 +98,13 @@ def with_remark(decided: Decision, remark: str, *, degraded: str, code: str) -> 
 def ending(
     job: Job,
     facts: Facts,
-    memory: Memory,
+    memory: Remembered,
     now: float,
     *,
     outcome: Literal["Succeeded", "Failed"],
     code: str,
     message: str,
-) -> tuple[Decision, Memory]:
+) -> tuple[Decision, Remembered]:
     """The job is over, for good."""
     message = message[:LONGEST_MESSAGE]
     memory = replace(
@@ -117,7 +117,7 @@ def ending(
     return replace(final, events=(Event(kind, code, message),)), memory
 
 
-def over(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
+def over(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered]:
     """The job ended before: pods remain as its clean-up policy says, and it itself until its time is over."""
     known = memory.outcome
     phase: JobPhase = "Succeeded" if known.outcome == "Succeeded" else "Failed"

@@ -17,10 +17,10 @@ from heterotrain_operator.core.batching.policy import multiples_of_seats
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.step_time import ASSUMED_VARIATION, Estimate
+from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.allocation import Line, iteration_seconds, waterfill
 from heterotrain_operator.core.split.multiples import infeasible
-from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import WorkerMemory
+from heterotrain_operator.core.state import Remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Outlook:
     no_ceiling: str = ""
 
 
-def outlook(job: Job, plan: Plan, memory: Memory, reported: Mapping[str, float], now: float) -> Outlook:
+def outlook(job: Job, plan: Plan, memory: Remembered, reported: Mapping[str, float], now: float) -> Outlook:
     """Look ahead from an active plan and what is remembered.
 
     `reported` holds own seconds per step by worker, of this very plan; they count where the memory has no estimate,
@@ -106,7 +106,7 @@ def outlook(job: Job, plan: Plan, memory: Memory, reported: Mapping[str, float],
     )
 
 
-def _with_report(job: Job, known: WorkerMemory, seconds: float | None) -> WorkerMemory:
+def _with_report(job: Job, known: RememberedWorker, seconds: float | None) -> RememberedWorker:
     if known.step_time.estimate is not None or seconds is None or seconds <= 0:
         return known
     estimate = Estimate(seconds, (ASSUMED_VARIATION * seconds) ** 2, float(max(job.interval, 1)))

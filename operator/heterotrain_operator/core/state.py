@@ -14,13 +14,20 @@ from heterotrain.contract import Plan
 from heterotrain.foreign import MAX_WHOLE, is_text, is_whole, parse_object, shown
 from heterotrain_operator.core import fields
 from heterotrain_operator.core.fields import Kept
-from heterotrain_operator.core.memory.batching import Batching, Promises
-from heterotrain_operator.core.memory.job import Outcome, Placing, Progress, RestartBudget, Resumed, Start
-from heterotrain_operator.core.memory.members import PENDING, Following, Passages, Pending, Transitions
-from heterotrain_operator.core.memory.replacements import Remedies
 from heterotrain_operator.core.prediction.roughness import Roughness
 from heterotrain_operator.core.prediction.whole_steps import WholeSteps
-from heterotrain_operator.core.worker_memory import KEY_LENGTH, NO_KEY, NOBODY, WorkerMemory, key_of, rounded_workers
+from heterotrain_operator.core.remembered.batching import Batching, Promises
+from heterotrain_operator.core.remembered.job import Outcome, Placing, Progress, RestartBudget, Resumed, Start
+from heterotrain_operator.core.remembered.members import PENDING, Following, Passages, Slot, TransitionRecord
+from heterotrain_operator.core.remembered.replacements import Remedies
+from heterotrain_operator.core.remembered_worker import (
+    KEY_LENGTH,
+    NO_KEY,
+    NOBODY,
+    RememberedWorker,
+    key_of,
+    rounded_workers,
+)
 
 SCHEMA = 1
 """Schema of the JSON value that this version writes. Of newer ones, which only add to it, what is known is read."""
@@ -32,7 +39,7 @@ _KEYS = "worker_keys"
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class Remembered:
     """What is remembered of one job. Moments are Unix seconds; None: has not happened.
 
     `workers` are the members of plan `plan_version`, by rank; each says whose memory it is. All members speak this
@@ -49,7 +56,7 @@ class Memory:
     placing: Placing = field(default_factory=Placing)
     resumed: Resumed = field(default_factory=Resumed)
     following: Following = field(default_factory=Following)
-    transitions: Transitions = field(default_factory=Transitions)
+    transitions: TransitionRecord = field(default_factory=TransitionRecord)
     progress: Progress = field(default_factory=Progress)
     batching: Batching = field(default_factory=Batching)
     promises: Promises = field(default_factory=Promises)
@@ -57,15 +64,15 @@ class Memory:
     whole_steps: WholeSteps = field(default_factory=WholeSteps)
     remedies: Remedies = field(default_factory=Remedies)
     passages: Passages = field(default_factory=Passages)
-    pending: Annotated[tuple[Pending, ...], PENDING] = ()
-    workers: tuple[WorkerMemory, ...] = ()
+    pending: Annotated[tuple[Slot, ...], PENDING] = ()
+    workers: tuple[RememberedWorker, ...] = ()
 
     @classmethod
-    def initial(cls) -> Memory:
+    def initial(cls) -> Remembered:
         """Of a job that nothing was decided about yet."""
         return cls()
 
-    def moved(self, seconds: float) -> Memory:
+    def moved(self, seconds: float) -> Remembered:
         """With all moments so much later, as after the clock has leapt."""
         workers = tuple(
             worker._replace(silent_since=worker.silent_since + seconds) if worker.silent_since > 0 else worker
@@ -73,7 +80,7 @@ class Memory:
         )
         return fields.moved(self, seconds, workers=workers)
 
-    def same_but_measurements(self, other: Memory) -> bool:
+    def same_but_measurements(self, other: Remembered) -> bool:
         """Whether losing the difference would cost only measurements, which can be taken again.
 
         Memory at another batch than the present one cannot: that batch may not come again.
@@ -94,7 +101,7 @@ class Memory:
         failures = [worker.failures for worker in self.workers]
         return bounds, seen if any(map(any, seen)) else [], named, failures if any(failures) else []
 
-    def rounded(self, before: Memory | None = None) -> Memory:
+    def rounded(self, before: Remembered | None = None) -> Remembered:
         """With every worker's numbers cut to the digits that are kept; `before` is the memory that this one follows."""
         known = before.workers if before is not None and len(before.workers) == len(self.workers) else ()
         workers = rounded_workers(self.workers, known or (NOBODY,) * len(self.workers))
@@ -109,7 +116,7 @@ class Memory:
         return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Memory:
+    def from_json(cls, text: str | bytes) -> Remembered:
         """Read what `to_json` wrote.
 
         An operator one version older or newer may have written it: fields that are not known here are passed over, and
@@ -126,7 +133,7 @@ class Memory:
         rows = document.get("workers", [])
         if not isinstance(rows, list):
             raise ValueError(f"memory.workers: expected a list, found {shown(rows)}")
-        workers = map(WorkerMemory.from_row, rows, _keys_in(document.get(_KEYS), len(rows)))
+        workers = map(RememberedWorker.from_row, rows, _keys_in(document.get(_KEYS), len(rows)))
         return fields.read(cls, document, "memory", workers=tuple(workers))
 
 
@@ -138,7 +145,7 @@ def _keys_in(text: Any, workers: int) -> Iterable[str]:
     return ["" if key == NO_KEY else key for key in keys]
 
 
-def members_memory(memory: Memory, plan: Plan) -> tuple[WorkerMemory, ...]:
+def members_memory(memory: Remembered, plan: Plan) -> tuple[RememberedWorker, ...]:
     """What is remembered of each member of a plan, by rank and with its key; nothing of a worker that is another one.
 
     A memory of a version that did not know keys is that of the members by rank, if it is of a plan of the same
@@ -152,7 +159,7 @@ def members_memory(memory: Memory, plan: Plan) -> tuple[WorkerMemory, ...]:
     return tuple(_keyed(known.get(key, NOBODY), key) for key in keys)
 
 
-def is_of(memory: Memory, plan: Plan) -> bool:
+def is_of(memory: Remembered, plan: Plan) -> bool:
     """Whether the memory is that of exactly this plan's members, by rank."""
     return (
         memory.plan_version == plan.version
@@ -163,5 +170,5 @@ def is_of(memory: Memory, plan: Plan) -> bool:
     )
 
 
-def _keyed(worker: WorkerMemory, key: str) -> WorkerMemory:
+def _keyed(worker: RememberedWorker, key: str) -> RememberedWorker:
     return worker if worker.key == key else worker._replace(key=key)

@@ -25,7 +25,7 @@ from heterotrain.reporting.families import Family, Figures, families
 from heterotrain.reporting.serving import MetricsServer
 from heterotrain_operator.core.facts import ended, newest_evaluation
 from heterotrain_operator.core.model import Decision, Job, Seen
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.metrics import table
 
 READY_PHASES = frozenset({PHASE_TRAINING, PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED, PHASE_HOLDING})
@@ -40,7 +40,7 @@ class JobFigures:
     figures: Figures
 
 
-def figures_of(namespace: str, job: Job, seen: Seen, decision: Decision, memory: Memory) -> JobFigures:
+def figures_of(namespace: str, job: Job, seen: Seen, decision: Decision, memory: Remembered) -> JobFigures:
     """The figures of a job just after a decision about it."""
     plan = decision.plan or seen.plan
     live = [worker for worker in seen.workers if not ended(worker)]
@@ -146,7 +146,7 @@ class OperatorMetrics:
         self._watches = Gauge(*_of(table.WATCH_UP), registry=self.registry)
         self._server: MetricsServer | None = None
 
-    def observe_job(self, namespace: str, job: Job, seen: Seen, decision: Decision, memory: Memory) -> None:
+    def observe_job(self, namespace: str, job: Job, seen: Seen, decision: Decision, memory: Remembered) -> None:
         """A round of a job has ended; `memory` is the one that belongs to the decision."""
         self._jobs.put(figures_of(namespace, job, seen, decision, memory))
 

@@ -11,12 +11,12 @@ import pytest
 
 from heterotrain_operator.api import parse_manifest
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY
-from heterotrain_operator.core.memory.members import Passage, Passages
 from heterotrain_operator.core.model import Event
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.remembered.members import Passage, Passages
+from heterotrain_operator.core.remembered_worker import UNREADABLE, UNUSABLE
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.core.stragglers.watch import summary
-from heterotrain_operator.core.worker_memory import UNREADABLE, UNUSABLE
 from kube_server.api_server import ApiServer
 from unit.cli.cluster_jobs import Trained, job_document, recorded, trained, with_status
 from unit.cli.conftest import Run
@@ -53,10 +53,10 @@ def sections(text: str) -> dict[str, list[str]]:
     return found
 
 
-def remembering(change: Callable[[Memory], dict[str, Any]]) -> Trained:
+def remembering(change: Callable[[Remembered], dict[str, Any]]) -> Trained:
     """A job of whose memory some values are replaced."""
     job = trained()
-    memory = Memory.from_json(job.plan_map[MEMORY_KEY])
+    memory = Remembered.from_json(job.plan_map[MEMORY_KEY])
     job.plan_map[MEMORY_KEY] = replace(memory, **change(memory)).to_json()
     return job
 
@@ -132,7 +132,7 @@ PASSAGES = Passages(
     ids=["memory", "least batch", "passages"],
 )
 def test_what_the_operator_remembers_is_said(
-    change: Callable[[Memory], dict[str, Any]], heading: str, lines: list[str], explain: Explain
+    change: Callable[[Remembered], dict[str, Any]], heading: str, lines: list[str], explain: Explain
 ) -> None:
     assert explain(remembering(change))[heading] == lines
 

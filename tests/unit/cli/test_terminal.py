@@ -18,7 +18,7 @@ from heterotrain_operator.cli.cluster.explain import explanation
 from heterotrain_operator.cli.cluster.job_state import read_job
 from heterotrain_operator.cli.cluster.status import job_view, jobs_table
 from heterotrain_operator.cli.local.live import View
-from heterotrain_operator.cli.terminal import Progress, fitted, print_report, progress_line, shortened
+from heterotrain_operator.cli.terminal import ProgressLine, fitted, print_report, progress_line, shortened
 from heterotrain_operator.core.model import Group, Job, Seen
 from heterotrain_operator.experiments.figures.summary import Summary, summarize
 from heterotrain_operator.experiments.report import simulated
@@ -116,7 +116,9 @@ def test_progress_stays_in_sight_of_many_workers() -> None:
 
 @pytest.mark.parametrize("width", [30, 60, *WIDTHS])
 def test_progress_is_one_line_whose_bar_gives_way(width: int) -> None:
-    (line,) = lines(progress_line("Profile before the trials, limits declared", Progress(99, 150, 17.0), width), width)
+    (line,) = lines(
+        progress_line("Profile before the trials, limits declared", ProgressLine(99, 150, 17.0), width), width
+    )
     assert line.rstrip().endswith("step 99/150  0:17 left")
     assert len(line) <= width
 

@@ -22,7 +22,7 @@ from heterotrain_operator.clusters.simulated.cluster import SimulatedCluster
 from heterotrain_operator.clusters.simulated.events import Unreadable
 from heterotrain_operator.clusters.simulated.scenario import Scenario
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerKey
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from kube_server.api_server import ApiServer
 from kube_server.serving import kubeconfig, serving
 from unit.cli.commands import eventually
@@ -35,9 +35,9 @@ class Harness(Protocol):
 
     keys: tuple[WorkerKey, WorkerKey]
 
-    def observe(self) -> tuple[Seen, Memory | None]: ...
+    def observe(self) -> tuple[Seen, Remembered | None]: ...
 
-    def act(self, decision: Decision, memory: Memory) -> None: ...
+    def act(self, decision: Decision, memory: Remembered) -> None: ...
 
     def settle(self) -> None:
         """Workers that were created run, and those that were deleted are gone."""
@@ -45,13 +45,13 @@ class Harness(Protocol):
     def kill(self, key: WorkerKey) -> None:
         """A running worker ends by SIGKILL."""
 
-    def write_as_another(self, plan: Plan, memory: Memory) -> None:
+    def write_as_another(self, plan: Plan, memory: Remembered) -> None:
         """Somebody else replaces plan and memory."""
 
     def damage_plan(self) -> None:
         """Somebody else replaces the plan by what is none."""
 
-    def observe_as_another(self) -> tuple[Seen, Memory | None]:
+    def observe_as_another(self) -> tuple[Seen, Remembered | None]:
         """What an operator observes that starts now."""
 
 
@@ -63,10 +63,10 @@ class OnKubernetes:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def observe(self) -> tuple[Seen, Memory | None]:
+    def observe(self) -> tuple[Seen, Remembered | None]:
         return self._world.look()
 
-    def act(self, decision: Decision, memory: Memory) -> None:
+    def act(self, decision: Decision, memory: Remembered) -> None:
         self._world.cluster.act(decision, memory)
 
     def settle(self) -> None:
@@ -77,14 +77,14 @@ class OnKubernetes:
         ended = {"name": "trainer", "state": {"terminated": {"exitCode": 137, "reason": "Error"}}}
         self._world.api.change("pods", key.name, {"status": {"phase": "Failed", "containerStatuses": [ended]}})
 
-    def write_as_another(self, plan: Plan, memory: Memory) -> None:
+    def write_as_another(self, plan: Plan, memory: Remembered) -> None:
         data = {PLAN_KEY: plan.to_json(), MEMORY_KEY: memory.to_json()}
         self._world.api.change("configmaps", "digits-plan", {"data": data})
 
     def damage_plan(self) -> None:
         self._world.api.change("configmaps", "digits-plan", {"data": {PLAN_KEY: "{"}})
 
-    def observe_as_another(self) -> tuple[Seen, Memory | None]:
+    def observe_as_another(self) -> tuple[Seen, Remembered | None]:
         self._world.restart_operator()
         return self._world.look()
 
@@ -99,12 +99,12 @@ class OnThisMachine:
         self._uids: dict[str, str] = {}
         self._deleted: set[str] = set()
 
-    def observe(self) -> tuple[Seen, Memory | None]:
+    def observe(self) -> tuple[Seen, Remembered | None]:
         seen, memory = self._cluster.observe()
         self._uids = {worker.name: worker.uid for worker in seen.workers}
         return seen, memory
 
-    def act(self, decision: Decision, memory: Memory) -> None:
+    def act(self, decision: Decision, memory: Remembered) -> None:
         self._cluster.act(decision, memory)
         self._deleted |= {self._uids[name] for name in decision.delete if name in self._uids}
 
@@ -115,14 +115,14 @@ class OnThisMachine:
         os.kill(self._cluster.process(key.name).pid, signal.SIGKILL)
         self._cluster.wait(30)
 
-    def write_as_another(self, plan: Plan, memory: Memory) -> None:
+    def write_as_another(self, plan: Plan, memory: Remembered) -> None:
         volume = PlanVolume(self._cluster.directory / "plan")
         volume.write(volume.read().version, plan, memory.to_json())
 
     def damage_plan(self) -> None:
         (self._cluster.directory / "plan" / "..data" / PLAN_FILE).write_text("{")
 
-    def observe_as_another(self) -> tuple[Seen, Memory | None]:
+    def observe_as_another(self) -> tuple[Seen, Remembered | None]:
         with LocalCluster(self._cluster.job, self._cluster.directory, None) as other:
             return other.observe()
 
@@ -162,13 +162,13 @@ class Simulated:
     def kill(self, key: WorkerKey) -> None:
         self._cluster.pods[key.name].end(137)
 
-    def write_as_another(self, plan: Plan, memory: Memory) -> None:
+    def write_as_another(self, plan: Plan, memory: Remembered) -> None:
         self._cluster.write(plan, memory)
 
     def damage_plan(self) -> None:
         self._cluster.write("{", self._cluster.memory)
 
-    def observe_as_another(self) -> tuple[Seen, Memory | None]:
+    def observe_as_another(self) -> tuple[Seen, Remembered | None]:
         self._cluster.forget()
         return self._cluster.observe()
 

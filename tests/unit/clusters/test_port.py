@@ -9,9 +9,9 @@ import pytest
 
 from heterotrain.contract import Member, Plan
 from heterotrain_operator.clusters.port import PlanConflictError
-from heterotrain_operator.core.memory.job import RestartBudget
 from heterotrain_operator.core.model import Decision, WorkerKey, WorkerSeen
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.remembered.job import RestartBudget
+from heterotrain_operator.core.state import Remembered
 from unit.clusters.backends import BACKENDS, Harness
 
 REAL = "local"
@@ -41,7 +41,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]
 def create(backend: Harness, *keys: WorkerKey) -> None:
     """Observe, create and let them run."""
     backend.observe()
-    backend.act(Decision("Created", "", create=keys), Memory.initial())
+    backend.act(Decision("Created", "", create=keys), Remembered.initial())
     backend.settle()
 
 
@@ -91,7 +91,7 @@ def test_deleted_worker_goes_and_its_name_comes_back_with_another_uid(backend: H
     create(backend, *backend.keys)
     first, other = backend.keys
     before = workers(backend)
-    backend.act(Decision("Restarting", "", delete=(first.name,)), Memory.initial())
+    backend.act(Decision("Restarting", "", delete=(first.name,)), Remembered.initial())
     backend.settle()
     assert set(workers(backend)) == {other.name}
     create(backend, first)
@@ -105,10 +105,10 @@ def test_deleting_what_is_gone_or_going_changes_nothing(backend: Harness) -> Non
     first, other = backend.keys
     for _ in range(3):
         backend.observe()
-        backend.act(Decision("Restarting", "", delete=(first.name, "never-there")), Memory.initial())
+        backend.act(Decision("Restarting", "", delete=(first.name, "never-there")), Remembered.initial())
     backend.settle()
     backend.observe()
-    backend.act(Decision("Restarting", "", delete=(first.name,)), Memory.initial())
+    backend.act(Decision("Restarting", "", delete=(first.name,)), Remembered.initial())
     assert set(workers(backend)) == {other.name}
 
 
@@ -116,7 +116,7 @@ def test_no_two_workers_of_one_name_exist_at_once(backend: Harness) -> None:
     create(backend, *backend.keys)
     first = backend.keys[0]
     backend.observe()
-    backend.act(Decision("Restarting", "", delete=(first.name,), create=(first,)), Memory.initial())
+    backend.act(Decision("Restarting", "", delete=(first.name,), create=(first,)), Remembered.initial())
     names = [worker.name for worker in backend.observe()[0].workers]
     assert sorted(names) == sorted(set(names))
     backend.settle()
@@ -131,18 +131,18 @@ def test_worker_that_ended_stays_in_sight_until_it_is_deleted(backend: Harness) 
     for _ in range(2):
         ended = workers(backend)[first.name]
         assert (ended.phase, ended.exit_code, ended.finished) == ("Failed", 137, False)
-    backend.act(Decision("Restarting", "", delete=(first.name,)), Memory.initial())
+    backend.act(Decision("Restarting", "", delete=(first.name,)), Remembered.initial())
     backend.settle()
     assert first.name not in workers(backend)
 
 
 def test_plan_and_memory_are_observed_as_they_were_stored_by_whoever_starts_later_too(backend: Harness) -> None:
     create(backend, *backend.keys)
-    plan, memory = plan_of(1, *workers(backend).values()), Memory(plan_version=1, generation=1)
+    plan, memory = plan_of(1, *workers(backend).values()), Remembered(plan_version=1, generation=1)
     backend.act(Decision("Running", "", plan=plan), memory)
     seen, remembered = backend.observe()
     assert (seen.plan, remembered) == (plan, memory)
-    memory = Memory(plan_version=1, budget=RestartBudget(restarts=3))
+    memory = Remembered(plan_version=1, budget=RestartBudget(restarts=3))
     backend.act(Decision("Running", ""), memory)
     seen, remembered = backend.observe()
     assert (seen.plan, remembered) == (plan, memory), "without a plan the stored one stays"
@@ -152,7 +152,7 @@ def test_plan_and_memory_are_observed_as_they_were_stored_by_whoever_starts_late
 
 def test_damaged_plan_counts_as_none(backend: Harness) -> None:
     create(backend, *backend.keys)
-    backend.act(Decision("Running", "", plan=plan_of(1, *workers(backend).values())), Memory(plan_version=1))
+    backend.act(Decision("Running", "", plan=plan_of(1, *workers(backend).values())), Remembered(plan_version=1))
     backend.damage_plan()
     assert backend.observe()[0].plan is None
 
@@ -162,10 +162,10 @@ def test_decision_upon_a_record_that_somebody_else_has_replaced_leaves_no_trace(
     create(backend, first)
     before = workers(backend)
     theirs = plan_of(7, *before.values())
-    backend.write_as_another(theirs, Memory(plan_version=7, budget=RestartBudget(restarts=1)))
+    backend.write_as_another(theirs, Remembered(plan_version=7, budget=RestartBudget(restarts=1)))
     ours = Decision("Running", "", plan=plan_of(2, *before.values()), create=(other,), delete=(first.name,))
     with pytest.raises(PlanConflictError):
-        backend.act(ours, Memory(plan_version=2))
+        backend.act(ours, Remembered(plan_version=2))
     backend.settle()
     seen, _ = backend.observe()
     assert seen.plan == theirs
@@ -176,12 +176,12 @@ def test_decision_made_again_after_a_conflict_is_carried_out(backend: Harness) -
     first, other = backend.keys
     create(backend, first)
     before = workers(backend)
-    backend.write_as_another(plan_of(7, *before.values()), Memory(plan_version=7))
+    backend.write_as_another(plan_of(7, *before.values()), Remembered(plan_version=7))
     ours = plan_of(8, *before.values())
     with pytest.raises(PlanConflictError):
-        backend.act(Decision("Running", "", plan=ours), Memory(plan_version=8))
+        backend.act(Decision("Running", "", plan=ours), Remembered(plan_version=8))
     backend.observe()
-    backend.act(Decision("Running", "", plan=ours, create=(other,)), Memory(plan_version=8))
+    backend.act(Decision("Running", "", plan=ours, create=(other,)), Remembered(plan_version=8))
     backend.settle()
     assert backend.observe()[0].plan == ours
     assert set(workers(backend)) == {first.name, other.name}

@@ -36,7 +36,7 @@ class Job(Training):
         self.skips = skips
         self.retries = retries
         self.tries: dict[str, int] = {}  # of changes, as each worker has seen
-        self.plan = p.Plan(0, ())  # the newest
+        self.plan = p.PlanShown(0, ())  # the newest
         self.plan_number = Number(1, 0)  # of the attempt whose members have gone over to it
         self.last = last
         self.change: Change | None = None  # the newest
@@ -121,7 +121,7 @@ class Job(Training):
         self._begin_to_make(members, old, self.plan)
         return True
 
-    def _begin_to_make(self, members: tuple[str, ...], old: Roster, plan: p.Plan) -> None:
+    def _begin_to_make(self, members: tuple[str, ...], old: Roster, plan: p.PlanShown) -> None:
         """All members of an attempt see at the same boundary which try it is, as the first of them says."""
         tries = self.tries.get(old.members[0], 0) + 1
         self.tries |= {uid: max(tries, self.tries.get(uid, 0)) for uid in old.members}
@@ -195,12 +195,12 @@ class Job(Training):
 
     # --- the operator -------------------------------------------------------------------------------------------
 
-    def _plan(self, members: tuple[str, ...], *, starts: bool = False) -> p.Plan:
+    def _plan(self, members: tuple[str, ...], *, starts: bool = False) -> p.PlanShown:
         """The next plan; it evicts those seen ended, if that leaves nobody who might train elsewhere."""
         unsure = {uid for uid, machine in self.machines.items() if machine.runs or uid in self.operator_blocked}
         ended = frozenset(self.machines) - unsure if unsure <= set(members) else frozenset()
         ended = ended or self._seen_ended(members, unsure)
-        self.plan = p.Plan(self.generation, members, starts, ended)
+        self.plan = p.PlanShown(self.generation, members, starts, ended)
         return self.plan
 
     def _seen_ended(self, members: tuple[str, ...], unsure: set[str]) -> frozenset[str]:

@@ -7,7 +7,7 @@ import pytest
 from heterotrain.groups.convening import attending
 from heterotrain.groups.convening import protocol as p
 from heterotrain.groups.convening.roster import Number, Roster, Standing
-from heterotrain.groups.convening.settling import Meeting, Verdict, settle
+from heterotrain.groups.convening.settling import Attendance, Verdict, settle
 from heterotrain.groups.convening.worker_state import Phase, may_commit, needing_all
 from unit.convening.job import Job, job_of
 from unit.convening.workers import ABC, CHANGE, FIRST, NEXT, Worker, broken, form, joining, meet, training
@@ -107,7 +107,7 @@ def test_member_that_has_promised_a_newer_attempt_is_not_waited_for_in_the_older
 
 
 def test_worker_that_a_plan_evicts_ends():
-    assert training("b", "abc").take(p.Plan(2, ("a", "c"), evicted=frozenset("b"))).does(p.Exit)
+    assert training("b", "abc").take(p.PlanShown(2, ("a", "c"), evicted=frozenset("b"))).does(p.Exit)
 
 
 def test_worker_that_knows_only_an_older_attempt_learns_of_the_newer_one_and_ends():
@@ -122,7 +122,7 @@ def test_convener_looks_at_all_who_met_only_once_it_may_be_settled(monkeypatch: 
     """Otherwise a meeting of a thousand would cost it a thousand times a thousand."""
     looks: list[float] = []
 
-    def counted(meeting: Meeting, now: float) -> Verdict:
+    def counted(meeting: Attendance, now: float) -> Verdict:
         looks.append(now)
         return settle(meeting, now)
 
@@ -187,17 +187,21 @@ def test_member_that_dies_while_groups_are_made_is_not_waited_for():
 
 
 def test_older_plan_that_comes_late_changes_nothing():
-    worker = training("b", "abc").take(p.Plan(3, ("a", "b", "c"))).take(p.Plan(2, ("a", "c"), evicted=frozenset("b")))
+    worker = (
+        training("b", "abc")
+        .take(p.PlanShown(3, ("a", "b", "c")))
+        .take(p.PlanShown(2, ("a", "c"), evicted=frozenset("b")))
+    )
     assert worker.state.phase is Phase.TRAINING
 
 
 def test_member_that_a_plan_evicts_is_waited_for_no_more():
-    worker = training("a", "abc").take(p.Plan(2, ("a", "b"), evicted=frozenset("c")))
+    worker = training("a", "abc").take(p.PlanShown(2, ("a", "b"), evicted=frozenset("c")))
     assert worker.state.phase is Phase.BREAKING
 
 
 def test_worker_that_trains_ends_when_the_job_begins_again_from_a_checkpoint():
-    assert training("b", "abc").take(p.Plan(2, ("a", "b"), starts=True)).does(p.Exit)
+    assert training("b", "abc").take(p.PlanShown(2, ("a", "b"), starts=True)).does(p.Exit)
 
 
 def test_step_of_an_earlier_attempt_says_nothing_about_those_who_joined_since():
@@ -229,10 +233,10 @@ def test_member_whose_channel_lost_the_attempt_formed_is_sent_it_again():
 
 def test_worker_that_has_made_groups_and_never_trained_begins_with_another_plan():
     """A member may have gone over to that plan before all had come to the same state."""
-    start = p.Plan(1, ("a", "b"), starts=True)
+    start = p.PlanShown(1, ("a", "b"), starts=True)
     worker = joining("a").take(start)
     worker.receive("b", meet("b", Number(1, 1), Standing(Roster(Number(1, 0), ("a", "b"))), begun=False), 0.5)
-    worker.take(p.Made(Number(1, 1)), 1.0).take(p.Plan(2, ("a", "c"), starts=True), 2.0)
+    worker.take(p.Made(Number(1, 1)), 1.0).take(p.PlanShown(2, ("a", "c"), starts=True), 2.0)
     assert not worker.does(p.Exit)
     assert (worker.state.phase, worker.state.standing.everyone) == (Phase.MEETING, ("a", "c"))
     worker.tick_until(30.0)
@@ -240,7 +244,7 @@ def test_worker_that_has_made_groups_and_never_trained_begins_with_another_plan(
 
 
 def test_first_plan_that_does_not_name_a_worker_lets_it_wait():
-    assert joining("j").take(p.Plan(1, ("a", "b"), starts=True)).state.phase is Phase.WAITING
+    assert joining("j").take(p.PlanShown(1, ("a", "b"), starts=True)).state.phase is Phase.WAITING
 
 
 def test_first_member_that_leaves_is_not_waited_for_to_convene():
@@ -300,7 +304,7 @@ def test_first_of_two_that_was_away_goes_on_alone_once_a_newer_plan_names_it():
     """The job may have begun again elsewhere from a checkpoint; nobody is left to tell it."""
     worker = training("a", "ab").sleep_until(60.0).take(p.Broken(7)).take(p.Refused("b")).tick_until(90.0)
     assert not worker.forms()
-    worker.take(p.Plan(2, ("a",)), 91.0).tick_until(93.0)
+    worker.take(p.PlanShown(2, ("a",)), 91.0).tick_until(93.0)
     assert worker.forms()
 
 

@@ -9,7 +9,7 @@ import pytest
 from heterotrain.groups.convening import protocol as p
 from heterotrain.groups.convening.leases import Leases
 from heterotrain.groups.convening.roster import Number, Roster, Standing, has_quorum, joint
-from heterotrain.groups.convening.settling import Holds, Lost, Meeting, Met, Out, Waits, settle
+from heterotrain.groups.convening.settling import Attendance, Holds, Lost, Met, Out, Waits, settle
 from unit.convening.workers import ABC, FIRST, NEXT, RULES, meet, training
 
 FIVE = Roster(Number(1, 1), tuple("abcde"))
@@ -100,9 +100,11 @@ ABCDE = Standing(Roster(FIRST, tuple("abcde")))
 LATE = 100.0  # when all who have not met are silent
 
 
-def meeting(*met: tuple[str, p.Meet], plan: p.Plan | None = None, number: Number = NEXT, away: bool = False) -> Meeting:
+def meeting(
+    *met: tuple[str, p.Meet], plan: p.PlanShown | None = None, number: Number = NEXT, away: bool = False
+) -> Attendance:
     """Of the first of those who have met, which convenes, all of them at `LATE`."""
-    return Meeting(
+    return Attendance(
         me=met[0][0],
         number=number,
         met={uid: Met(each, LATE) for uid, each in met},
@@ -172,7 +174,7 @@ def test_first_attempt_of_a_job_needs_all_whom_its_plan_names():
     start = Standing(Roster(Number(1, 0), tuple("abc")))
     two = [here("a", start, begun=False), here("b", start, begun=False)]
     assert settle(meeting(*two), LATE) == Holds(("c",))
-    without = p.Plan(2, ("a", "b"), evicted=frozenset("c"))
+    without = p.PlanShown(2, ("a", "b"), evicted=frozenset("c"))
     assert members_of(settle(meeting(*two, plan=without), LATE)) == "ab"
 
 
@@ -196,7 +198,7 @@ def test_all_is_lost_only_if_everybody_who_might_have_the_state_has_ended():
 
 
 def test_who_has_ended_by_the_operators_word_counts_under_a_number_of_its_plan():
-    plan = p.Plan(2, ("c",), evicted=frozenset("ab"))
+    plan = p.PlanShown(2, ("c",), evicted=frozenset("ab"))
     assert isinstance(settle(meeting(here("c"), plan=plan), LATE), Holds), "who has ended may have formed it"
     before = Number(1, 999)
     assert isinstance(settle(meeting(here("c", number=before), plan=plan, number=before), LATE), Holds)
@@ -207,7 +209,7 @@ def test_who_has_ended_by_the_operators_word_counts_under_a_number_of_its_plan()
 
 def test_word_of_the_operator_counts_only_once_all_have_met_whom_its_plan_names():
     """A worker that is not known here may have trained with those who have ended, in an attempt not known here."""
-    plan = p.Plan(2, ("c", "j"), evicted=frozenset("ab"))
+    plan = p.PlanShown(2, ("c", "j"), evicted=frozenset("ab"))
     number = Number.by_word_of(2)
     alone = here("c", number=number)
     assert settle(meeting(alone, plan=plan, number=number), LATE) == Holds(("a", "b", "j"))
@@ -232,7 +234,7 @@ def test_worker_that_leaves_is_taken_along_where_all_are_needed():
 def test_word_of_a_plan_older_than_the_attempt_counts_for_nothing():
     """It named everybody who lived then, and others have joined since."""
     third = Standing(Roster(Number(3, 0), tuple("abc")))
-    plan = p.Plan(2, ("c",), evicted=frozenset("ab"))
+    plan = p.PlanShown(2, ("c",), evicted=frozenset("ab"))
     number = Number(3, 1)
     assert isinstance(settle(meeting(("c", meet("c", number, third)), plan=plan, number=number), LATE), Holds)
 
@@ -241,7 +243,7 @@ def test_word_of_a_plan_counts_after_a_change_to_the_one_before_was_made_again()
     """Numbers run ahead of plans nowhere, or what a plan says would be taken for older than the attempt."""
     broke = Number(2, 2)  # formed after the change to plan 2 was accepted, and broke
     change = Standing(Roster(Number.of_change(2, broke, 2), tuple("ab"), announcer="a"))
-    plan = p.Plan(3, ("b",), evicted=frozenset("a"))
+    plan = p.PlanShown(3, ("b",), evicted=frozenset("a"))
     number = Number.by_word_of(3)
     met = "b", meet("b", number, change)
     assert members_of(settle(meeting(met, plan=plan, number=number), LATE)) == "b"
@@ -252,7 +254,7 @@ def test_newcomer_that_the_operators_plan_names_is_called_even_if_nobody_here_ev
     start = Standing(Roster(Number(1, 0), tuple("abc")))
     worker = training("c", "abc", number=Number(1, 0))
     worker.state = replace(worker.state, standing=start, begun=False, links=frozenset("j"))
-    worker.take(p.Plan(2, ("c", "j"), evicted=frozenset("ab")), 0.5).take(p.Broken(0)).tick_until(12.0)
+    worker.take(p.PlanShown(2, ("c", "j"), evicted=frozenset("ab")), 0.5).take(p.Broken(0)).tick_until(12.0)
     calls = [each.message for each in worker.all if isinstance(each, p.Send) and each.uid == "j"]
     assert p.Call(Number.by_word_of(2), Number(1, 0), begun=True) in calls
     assert not worker.forms()

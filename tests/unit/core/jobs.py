@@ -9,7 +9,7 @@ from typing import Any
 from heterotrain.contract import MEMBERS_MAY_END, PHASE_PREPARING, PHASE_WAITING, Plan
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Condition, Decision, Group, Job, Seen, Stragglers, WorkerSeen
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from unit.core.traces import World
 
 A, B, C = "job-a-0", "job-a-1", "job-a-2"
@@ -113,7 +113,7 @@ def changed(seen: Seen, *workers: str, **changes: Any) -> Seen:
     )
 
 
-def decided(world: World, seen: Seen, seconds: float = 0.0) -> tuple[Decision, Memory]:
+def decided(world: World, seen: Seen, seconds: float = 0.0) -> tuple[Decision, Remembered]:
     """What would be decided about that."""
     return decide(world.job, seen, world.memory, world.now + seconds)
 

@@ -9,9 +9,9 @@ import pytest
 
 from heterotrain.contract import PHASE_PREPARING
 from heterotrain_operator.core.facts import worker_name
-from heterotrain_operator.core.memory.members import MOST_PENDING
 from heterotrain_operator.core.model import Decision
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.remembered.members import MOST_PENDING
+from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import (
     A,
     B,
@@ -245,6 +245,6 @@ def test_newcomers_that_start_do_not_keep_the_end_of_a_member_from_being_remembe
 def test_lost_memory_does_not_lose_sight_of_a_newcomer_that_does_not_start() -> None:
     world = stuck_world(backoff_limit=0, startup_deadline_seconds=50.0)
     looks(world, 3, 5.0, "ErrImagePull")
-    world.memory = Memory.initial()
+    world.memory = Remembered.initial()
     looks(world, 12, 5.0, "ErrImagePull")
     assert set(world.workers) == {A, B, C}

@@ -15,9 +15,9 @@ from heterotrain_operator.core.batching.bounds import bounded_below, bounds_in_p
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.model import Group, Job, WorkerMetrics
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.allocation import split_min_max
 from heterotrain_operator.core.split.passes import at_once
-from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import World, hetero_job
 
 
@@ -162,7 +162,7 @@ def test_users_own_bounds_win(changes: dict[str, int], last: tuple[int, ...]) ->
 
 def test_what_memory_holds_wins() -> None:
     job = hetero_job("Optimal", SCALES, global_batch=60)
-    known = [WorkerMemory(least_batch=8)] * 3
+    known = [RememberedWorker(least_batch=8)] * 3
     known[1] = known[1]._replace(memory_use=MemoryUse(failed_batch=6))
     assert bounds_in_passes(job, ["g0", "g1", "g2"], known) == [(8, 60), (5, 5), (8, 60)]
 
@@ -179,11 +179,11 @@ def test_plan_that_gives_too_little_is_repaired_at_once_and_says_why() -> None:
 
 
 def test_it_is_remembered_while_a_worker_does_not_answer_and_one_sample_is_no_bound() -> None:
-    known = with_least_batch(WorkerMemory(), WorkerMetrics(plan_version=0, least_batch_size=8))
+    known = with_least_batch(RememberedWorker(), WorkerMetrics(plan_version=0, least_batch_size=8))
     assert known.least_batch == 8
     assert with_least_batch(known, None) == known
-    assert with_least_batch(WorkerMemory(), WorkerMetrics(plan_version=0)) == WorkerMemory()
-    assert with_least_batch(known, WorkerMetrics(plan_version=0, least_batch_size=-3)) == WorkerMemory()
+    assert with_least_batch(RememberedWorker(), WorkerMetrics(plan_version=0)) == RememberedWorker()
+    assert with_least_batch(known, WorkerMetrics(plan_version=0, least_batch_size=-3)) == RememberedWorker()
 
 
 @given(HELD, st.integers(1, 500), st.data())

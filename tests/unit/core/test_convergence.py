@@ -11,11 +11,11 @@ import pytest
 from heterotrain_operator.clusters.simulated.laws import Power, TimeLaw
 from heterotrain_operator.core.batching.policies import Proposal, Seat
 from heterotrain_operator.core.batching.rollback import reviewed
-from heterotrain_operator.core.memory.batching import Promises
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.remembered.batching import Promises
 from heterotrain_operator.core.split.allocation import Line, split_min_max, waterfill
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from unit.core.traces import ThrottledWorld, World, hetero_job, hetero_world
 
 LONG = pytest.mark.long
@@ -184,7 +184,7 @@ class PowerWorld(World):
 def review(promises: Promises, seconds: float, proposal: Proposal) -> tuple[Promises, Proposal]:
     """Of a step that took so long."""
     seat = Seat("w", Group("g", 1), 64, (1, 128), Estimate(seconds, 1e-6, 10))
-    memory, proposal = reviewed(Memory(promises=promises), [seat], proposal)
+    memory, proposal = reviewed(Remembered(promises=promises), [seat], proposal)
     return memory.promises, proposal
 
 

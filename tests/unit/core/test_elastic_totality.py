@@ -22,9 +22,9 @@ from heterotrain.contract import (
 )
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.core.facts import SETTLE_SECONDS, bounds_of, group_of
-from heterotrain_operator.core.memory.members import MOST_PENDING
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, Stragglers
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.remembered.members import MOST_PENDING
+from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import ends, late
 from unit.core.traces import World
 
@@ -77,7 +77,7 @@ class Watched(World):
             for each in pods:
                 each.answers = False
         elif what == "forget":
-            self.memory = Memory.initial()
+            self.memory = Remembered.initial()
         elif what == "name" and isinstance(number, int):
             self.name(number)
         elif pod is not None and what in ("silence", "answer"):
@@ -162,7 +162,7 @@ class Watched(World):
     def check(self, seen: Seen, decision: Decision) -> None:
         """What holds of every decision."""
         assert decision.reason
-        assert Memory.from_json(self.memory.to_json()) == self.memory
+        assert Remembered.from_json(self.memory.to_json()) == self.memory
         assert len(self.memory.pending) <= MOST_PENDING
         there = {worker.name for worker in seen.workers}
         assert not there & {key.name for key in decision.create}

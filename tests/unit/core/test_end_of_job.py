@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from heterotrain_operator.core.model import Group, Job
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import (
     A,
     B,
@@ -111,7 +111,7 @@ def test_job_whose_members_have_finished_is_over_though_others_were_to_join(newc
     if newcomer != "created":
         assert names(world.tick().plan) == [A, C, D]
     if newcomer == "named, memory lost":
-        world.memory = Memory.initial()
+        world.memory = Remembered.initial()
     if "entering" in newcomer:
         world.train(1)
         pod = world.workers[D]

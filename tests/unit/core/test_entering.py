@@ -17,7 +17,7 @@ from heterotrain.contract import (
 )
 from heterotrain_operator.core.lifecycle.following import DELIVERY_SECONDS
 from heterotrain_operator.core.model import Decision, Group, Job
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import (
     A,
     B,
@@ -251,7 +251,7 @@ def test_newcomer_that_enters_is_none_of_the_members_whatever_happens_meanwhile(
         world.train(1)
         enters(world, newcomer)
     elif meanwhile == "memory lost":
-        world.memory = Memory.initial()
+        world.memory = Remembered.initial()
     world.tick()
     world.job = replace(world.job, backoff_limit=0)
     ends(world, newcomer, "exit")
@@ -261,7 +261,7 @@ def test_newcomer_that_enters_is_none_of_the_members_whatever_happens_meanwhile(
 
 def test_newcomer_is_known_as_one_before_the_switch_though_the_memory_is_lost() -> None:
     world = named(elastic_world(backoff_limit=0))
-    world.memory = Memory.initial()
+    world.memory = Remembered.initial()
     world.tick()
     ends(world, D, "exit")
     decision = world.tick()
@@ -274,7 +274,7 @@ def test_worker_that_has_told_that_it_trains_is_a_member_whatever_is_read_of_it_
     world.train(1)
     world.workers[newcomer].metrics = replace(world.workers[A].metrics, in_collective=False)
     world.tick()
-    assert Memory.from_json(world.memory.to_json()).following.entering == ""
+    assert Remembered.from_json(world.memory.to_json()).following.entering == ""
     ends(world, newcomer, "exit")
     assert world.tick().phase == "Failed"
 

@@ -16,17 +16,17 @@ from heterotrain_operator.clusters.simulated.noise import Replayed
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
 from heterotrain_operator.core.batching.policies.optimal import MOST_RAISED
 from heterotrain_operator.core.batching.policy import Promise
-from heterotrain_operator.core.batching.rollback import BELIEF_KEPT, LONGEST_WAIT, TRIAL_WINDOWS, promised, tried
-from heterotrain_operator.core.memory.batching import Batching, Promises
+from heterotrain_operator.core.batching.rollback import BELIEF_KEPT, LONGEST_WAIT, TRIAL_WINDOWS, apply_trial, promised
 from heterotrain_operator.core.model import Group, Job, WorkerMetrics
 from heterotrain_operator.core.prediction import PREDICTORS
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.noise import Variation, variations_of
 from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
 from heterotrain_operator.core.prediction.whole_steps import LEAST_WINDOWS, LONGEST_HISTORY, WholeSteps, observed
+from heterotrain_operator.core.remembered.batching import Batching, Promises
+from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.expected import alike, best_caution, expected_step
-from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import WorkerMemory
+from heterotrain_operator.core.state import Remembered
 from unit.core.traces import World, hetero_job
 
 GROUP = Group(name="cpu", replicas=1)
@@ -101,7 +101,7 @@ def test_variation_is_remembered_over_plans_and_follows_changes() -> None:
 def noisy_seat(rank: int, variation: float, steps: float, cost: BatchCost = UNKNOWN) -> Seat:
     """One of several equally fast workers, measured at 64 samples."""
     estimate = Estimate(0.064, (variation * 0.064) ** 2, steps)
-    known = WorkerMemory(step_time=StepTime().with_estimate(estimate), batch_cost=cost)
+    known = RememberedWorker(step_time=StepTime().with_estimate(estimate), batch_cost=cost)
     return Seat(f"w-{rank}", GROUP, 64, (1, 512), estimate, estimate, known)
 
 
@@ -167,7 +167,7 @@ def test_few_windows_tell_no_error_of_whole_steps() -> None:
     assert after(*[0.2, 0.21] * 2, steps=5).estimate(3) is not None
     assert after(*[0.2] * (LEAST_WINDOWS - 1)).estimate(3) is None
     memory = replace(on_trial(0.3), whole_steps=after(0.3, 0.302, 0.304))
-    assert tried(memory, seats(), MOVED) == (memory, MOVED), "nothing is judged"
+    assert apply_trial(memory, seats(), MOVED) == (memory, MOVED), "nothing is judged"
 
 
 def test_whole_steps_have_the_mean_of_all_and_the_error_that_windows_show() -> None:
@@ -218,17 +218,17 @@ def seats() -> list[Seat]:
     found = []
     for rank, (batch, variation) in enumerate([(88, 0.02), (40, 0.3)]):
         estimate = Estimate(batch * 1e-3, (variation * batch * 1e-3) ** 2, 100)
-        known = WorkerMemory(step_time=StepTime().with_estimate(estimate), replaced_batch=64)
+        known = RememberedWorker(step_time=StepTime().with_estimate(estimate), replaced_batch=64)
         found.append(Seat(f"w-{rank}", GROUP, batch, (1, 127), estimate, estimate, known))
     return found
 
 
-def on_trial(seconds: float, *, believed: float = 1.0, back_gap: float = 0.0, back_steps: float = 0.0) -> Memory:
+def on_trial(seconds: float, *, believed: float = 1.0, back_gap: float = 0.0, back_steps: float = 0.0) -> Remembered:
     """Of a plan whose whole steps take so long, where those before took 0.2 s: 0.11 s longer than expected, for
     communication. Of the present split 0.088 s are expected.
     """
     trial = Promises(trial_seconds=0.2, trial_gap=0.11, trial_steps=100.0, back_gap=back_gap, back_steps=back_steps)
-    return Memory(
+    return Remembered(
         plan_version=3,
         promises=trial,
         batching=Batching(believed=believed),
@@ -241,7 +241,7 @@ MOVED = Proposal((100, 28), "moved", saving=0.1, promise=Promise(0.08, expected=
 
 
 def test_split_for_noise_that_made_no_step_shorter_is_taken_back_by_half_and_stays_on_trial() -> None:
-    memory, proposal = tried(on_trial(0.215), seats(), MOVED)
+    memory, proposal = apply_trial(on_trial(0.215), seats(), MOVED)
     assert proposal.batches == (76, 52)
     assert "whole steps take 215 ms, and took 200 ms before the last split for the workers' noise" in proposal.reason
     assert memory.batching.believed == 1.0
@@ -252,7 +252,7 @@ def test_split_for_noise_that_made_no_step_shorter_is_taken_back_by_half_and_sta
 
 @pytest.mark.parametrize("seconds", [0.17, 0.198])
 def test_split_for_noise_that_made_steps_shorter_stays(seconds: float) -> None:
-    memory, proposal = tried(on_trial(seconds), seats(), KEPT)
+    memory, proposal = apply_trial(on_trial(seconds), seats(), KEPT)
     assert proposal == KEPT
     assert memory.batching.believed == 1.0
 
@@ -266,21 +266,21 @@ def test_steps_that_got_longer_with_own_times_do_not_speak_against_a_split(
         for seat in seats()
         if seat.estimate is not None
     ]
-    assert tried(on_trial(0.227), present, KEPT)[1].batches == batches
+    assert apply_trial(on_trial(0.227), present, KEPT)[1].batches == batches
 
 
 def test_trial_ends_where_nothing_speaks_against_the_split() -> None:
     memory = on_trial(0.18)
-    assert tried(memory, seats(), KEPT)[0].promises.trial_steps > 0
+    assert apply_trial(memory, seats(), KEPT)[0].promises.trial_steps > 0
     memory = replace(memory, whole_steps=after(*[0.179, 0.181] * (TRIAL_WINDOWS // 2)))
-    assert tried(memory, seats(), KEPT)[0].promises == Promises()
+    assert apply_trial(memory, seats(), KEPT)[0].promises == Promises()
 
 
 def test_batches_wait_for_what_half_of_the_way_back_regains_but_not_for_ever() -> None:
     memory = replace(on_trial(0.3, back_gap=0.13, back_steps=40.0), whole_steps=after(0.3, 0.302))
     proposals = []
     for _ in range(LONGEST_WAIT + 1):
-        memory, proposal = tried(memory, seats(), MOVED)
+        memory, proposal = apply_trial(memory, seats(), MOVED)
         proposals.append(proposal)
     assert "until it is known what was regained" in proposals[0].reason
     assert [proposal == MOVED for proposal in proposals] == [False] * LONGEST_WAIT + [True]
@@ -297,23 +297,23 @@ def test_only_what_the_way_back_regains_convicts_a_split(
     """Steps took 0.04 s longer than whole steps before let expect. Where half of the way back regains nothing, it was
     not the split; where it does, but not all, the rest is taken back, too; and where it does regain all, it stays.
     """
-    memory, proposal = tried(on_trial(seconds, back_gap=0.15, back_steps=40.0), seats(), KEPT)
+    memory, proposal = apply_trial(on_trial(seconds, back_gap=0.15, back_steps=40.0), seats(), KEPT)
     assert memory.batching.believed == pytest.approx(believed)
     assert proposal.batches == batches
     assert memory.promises.trial_steps == 0
 
 
 def test_disbelief_fades() -> None:
-    memory = Memory(batching=Batching(believed=BELIEF_KEPT))
+    memory = Remembered(batching=Batching(believed=BELIEF_KEPT))
     for _ in range(3000):
-        memory, _ = tried(memory, seats(), KEPT)
+        memory, _ = apply_trial(memory, seats(), KEPT)
     assert memory.batching.believed == 1.0
 
 
 @pytest.mark.parametrize("seconds", [0.08, 0.0])
 def test_split_for_noise_goes_on_trial_with_whole_steps_and_what_was_expected_of_them(seconds: float) -> None:
     workers = tuple(seat.memory for seat in seats())
-    memory = Memory(plan_version=3, workers=workers, whole_steps=after(*[0.198, 0.202] * 4))
+    memory = Remembered(plan_version=3, workers=workers, whole_steps=after(*[0.198, 0.202] * 4))
     promises = promised(memory, Promise(seconds, expected=True), (64, 64)).promises
     assert (promises.trial_seconds, promises.trial_steps) == (pytest.approx(0.2), 80)
     assert promises.trial_gap == pytest.approx(0.2 - 0.09, abs=0.003)

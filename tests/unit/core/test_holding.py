@@ -10,8 +10,8 @@ from heterotrain.contract import MEMBERS_MAY_END, PHASE_HOLDING
 from heterotrain_operator.clusters.simulated.pod import FIRST_WORDS, READY
 from heterotrain_operator.core.lifecycle.following import has_trained
 from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS
-from heterotrain_operator.core.memory.replacements import Removal
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
+from heterotrain_operator.core.remembered.replacements import Removal
 from unit.core.jobs import A, B, C, D, condition, elastic_world, ends, names, reasons
 from unit.core.traces import World
 

@@ -18,7 +18,12 @@ from hypothesis import strategies as st
 
 from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.batching.asking import likely_seats
-from heterotrain_operator.core.batching.likeness import LEAST_WORKERS, as_alike, as_likely, as_wary
+from heterotrain_operator.core.batching.likeness import (
+    LEAST_WORKERS,
+    as_alike,
+    shrunk_to_group_mean,
+    with_relapse_caution,
+)
 from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.batching.words import slowest
 from heterotrain_operator.core.model import Group, Job
@@ -28,9 +33,9 @@ from heterotrain_operator.core.prediction.predictors.ema import GREATEST_SHARE, 
 from heterotrain_operator.core.prediction.relapses import REMEMBERED_INTERVALS, Relapses
 from heterotrain_operator.core.prediction.roughness import INDEPENDENT
 from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
+from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.allocation import Line
-from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import WorkerMemory
+from heterotrain_operator.core.state import Remembered
 from unit.core.traces import hetero_world
 
 ERROR = 0.04
@@ -56,7 +61,7 @@ def means(found: Sequence[Seat]) -> list[float]:
 def test_of_workers_of_one_kind_the_slowest_was_mostly_unlucky() -> None:
     chance = random.Random(1)
     noisy = seats(*(0.1 * math.exp(chance.gauss(0, ERROR)) for _ in range(32)))
-    drawn = as_likely(noisy)
+    drawn = shrunk_to_group_mean(noisy)
     assert pstdev(means(drawn)) < 0.3 * pstdev(means(noisy))
     assert fmean(means(drawn)) == pytest.approx(fmean(means(noisy)), rel=0.01)
     assert max(each.relative_error for each in estimates(drawn)) < 0.6 * ERROR
@@ -64,23 +69,23 @@ def test_of_workers_of_one_kind_the_slowest_was_mostly_unlucky() -> None:
 
 def test_workers_that_differ_by_more_than_noise_stay_as_they_were_measured() -> None:
     unlike = seats(0.10, 0.13, 0.16, 0.20, 0.24, 0.30)
-    assert means(as_likely(unlike)) == pytest.approx(means(unlike), rel=0.02)
+    assert means(shrunk_to_group_mean(unlike)) == pytest.approx(means(unlike), rel=0.02)
 
 
 def test_whoever_is_far_from_all_others_or_has_quite_another_batch_neither_moves_nor_moves_them() -> None:
     alike = seats(*([0.099, 0.101] * 8))
-    found = means(as_likely([*alike, seat("slow", 0.2), seat("apart", 0.11, batch=16)]))
+    found = means(shrunk_to_group_mean([*alike, seat("slow", 0.2), seat("apart", 0.11, batch=16)]))
     assert found[-2:] == [0.2, 0.11]
     assert found[:-2] == pytest.approx([0.1] * 16, rel=0.01)
 
 
 def test_few_workers_say_too_little_and_groups_nothing_of_one_another_or_of_who_is_not_measured() -> None:
     few = seats(*([0.09, 0.11] * 4)[: LEAST_WORKERS - 1])
-    assert as_likely(few) == few
+    assert shrunk_to_group_mean(few) == few
     both = [*seats(*[0.1] * 8), *seats(*[0.3] * 8, group="h")]
-    assert means(as_likely(both)) == pytest.approx(means(both))
+    assert means(shrunk_to_group_mean(both)) == pytest.approx(means(both))
     idle = Seat("idle", Group("g", 9), 0, (0, 512))
-    assert as_likely([*seats(*([0.09, 0.11] * 4)), idle])[-1] == idle
+    assert shrunk_to_group_mean([*seats(*([0.09, 0.11] * 4)), idle])[-1] == idle
 
 
 @given(
@@ -98,7 +103,7 @@ def test_nothing_leaves_what_was_measured_in_the_group_and_no_error_grows(
         Seat(str(place), Group(group, 9), batch, (1, 512), Estimate(seconds, (error * seconds) ** 2, steps))
         for place, (seconds, error, batch, group, steps) in enumerate(found)
     ]
-    for before, after in zip(measured, as_likely(measured), strict=True):
+    for before, after in zip(measured, shrunk_to_group_mean(measured), strict=True):
         assert 0 < after.estimate.mean_seconds < math.inf
         assert after.estimate.relative_error <= before.estimate.relative_error * (1 + 1e-9)
         assert after._replace(estimate=None) == before._replace(estimate=None)
@@ -135,7 +140,7 @@ def sloped(
 def lined(
     name: str, predicted: Prediction, estimate: Estimate, *, group: str, batch: int, roughness: float = 0.0
 ) -> Seat:
-    memory = WorkerMemory(step_time=StepTime(roughness=roughness))
+    memory = RememberedWorker(step_time=StepTime(roughness=roughness))
     return Seat(name, Group(group, 9), batch, (1, 512), estimate, memory=memory, predicted=predicted)
 
 
@@ -223,9 +228,9 @@ def test_whatever_is_predicted_lines_get_steeper_alone_and_go_through_what_was_m
 
 def test_policy_is_asked_with_estimates_and_lines_that_rest_on_the_others() -> None:
     job, unlike = Job("job", (Group("g", 10),), 320), [*alike_slopes(), sloped("odd", 64.0)]
-    likely, _ = likely_seats(job, unlike, Memory())
-    assert likely == as_alike(as_likely(unlike)) != unlike
-    assert likely_seats(replace(job, policy="Uniform"), unlike, Memory()) == (unlike, "")
+    likely, _ = likely_seats(job, unlike, Remembered())
+    assert likely == as_alike(shrunk_to_group_mean(unlike)) != unlike
+    assert likely_seats(replace(job, policy="Uniform"), unlike, Remembered()) == (unlike, "")
 
 
 INTERVAL = 10
@@ -249,7 +254,7 @@ def turning(
     name: str, relapses: Relapses = NEVER, *, seconds: float = FAST, batch: int = BATCH, greatest: int = 512
 ) -> Seat:
     estimate = Estimate(seconds, (0.05 * seconds) ** 2, 10)
-    return Seat(name, Group("g", 9), batch, (1, greatest), estimate, memory=WorkerMemory(relapses=relapses))
+    return Seat(name, Group("g", 9), batch, (1, greatest), estimate, memory=RememberedWorker(relapses=relapses))
 
 
 def others(number: int) -> list[Seat]:
@@ -261,7 +266,7 @@ def recovered(number: int, relapses: Relapses, **how: Any) -> list[Seat]:
 
 
 def wary(seats: Sequence[Seat], step: int = AT) -> tuple[str, ...]:
-    return as_wary(seats, step, INTERVAL)[1]
+    return with_relapse_caution(seats, step, INTERVAL)[1]
 
 
 def test_a_turn_that_lasts_counts_and_says_how_slow_the_worker_was() -> None:
@@ -272,8 +277,8 @@ def test_a_turn_that_lasts_counts_and_says_how_slow_the_worker_was() -> None:
     group = [after_turn(NEVER, SLOW, together=8) for _ in range(8)]
     assert math.fsum(each.recent(AT, INTERVAL) for each in group) == pytest.approx(1), "what slows many counts once"
     known = after_turn(Relapses(SLOW, BATCH, MAX_WHOLE, MAX_WHOLE), SLOW, step=MAX_WHOLE)
-    worker = WorkerMemory(relapses=known)
-    assert WorkerMemory.from_row(worker.row()) == worker
+    worker = RememberedWorker(relapses=known)
+    assert RememberedWorker.from_row(worker.row()) == worker
 
 
 def test_turns_long_past_count_less() -> None:
@@ -284,7 +289,7 @@ def test_turns_long_past_count_less() -> None:
 
 def test_of_many_workers_those_that_have_recovered_count_as_slow_as_they_were() -> None:
     back = recovered(16, turned(1))
-    seats, names = as_wary([*others(48), *back], AT, INTERVAL)
+    seats, names = with_relapse_caution([*others(48), *back], AT, INTERVAL)
     assert names == tuple(each.name for each in back)
     assert [each.estimate.mean_seconds for each in seats[48:] if each.estimate] == pytest.approx([SLOW] * 16)
     assert seats[:48] == others(48)

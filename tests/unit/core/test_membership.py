@@ -10,7 +10,7 @@ import pytest
 from heterotrain.contract import MEMBERS_MAY_END, MEMBERS_STAY, PHASE_PREPARING, PHASE_WAITING, PHASE_WARMING
 from heterotrain.job.planfile import check_successor
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, Stragglers
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import (
     A,
     B,
@@ -231,7 +231,7 @@ def test_change_while_nobody_is_read_carries_on_the_plan_that_was_seen_to_be_fol
 def test_lost_memory_learns_again_that_members_can_change(when: str) -> None:
     world = elastic_world()
     if when != "in between":
-        world.memory = Memory.initial()
+        world.memory = Remembered.initial()
     if when == "long before":
         world.tick()
     ends(world, B)
@@ -239,7 +239,7 @@ def test_lost_memory_learns_again_that_members_can_change(when: str) -> None:
     assert (decision.phase, names(decision.plan)) == ("Running", [A, C])
     world.train(1)
     if when == "in between":
-        world.memory = Memory.initial()
+        world.memory = Remembered.initial()
     settled(world)
     assert (names(world.plan), world.created) == ([A, C, D], 4)
 

@@ -14,8 +14,6 @@ from heterotrain.contract import Member, Plan
 from heterotrain.foreign import MAX_NUMBER, MAX_WHOLE
 from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.columns import columns_of
-from heterotrain_operator.core.memory.batching import Promises
-from heterotrain_operator.core.memory.job import Outcome, Progress, RestartBudget, Start
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.noise import Variation
@@ -23,9 +21,11 @@ from heterotrain_operator.core.prediction.relapses import Relapses
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
-from heterotrain_operator.core.state import MAX_BYTES, Memory, members_memory
+from heterotrain_operator.core.remembered.batching import Promises
+from heterotrain_operator.core.remembered.job import Outcome, Progress, RestartBudget, Start
+from heterotrain_operator.core.remembered_worker import KEY_LENGTH, NOBODY, RememberedWorker, key_of, rounded_workers
+from heterotrain_operator.core.state import MAX_BYTES, Remembered, members_memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
-from heterotrain_operator.core.worker_memory import KEY_LENGTH, NOBODY, WorkerMemory, key_of, rounded_workers
 from hostile import spoilt_text
 from unit.core.layouts import plain_fields
 from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
@@ -51,7 +51,7 @@ def any_of(kind: type[Any], **more: Any) -> st.SearchStrategy[Any]:
 
 SUMS = dict.fromkeys(("sum_w", "sum_wb", "sum_wbb", "sum_wy", "sum_wby"), st.floats(1e-7, MAX_NUMBER))
 WORKER = any_of(
-    WorkerMemory,
+    RememberedWorker,
     step_time=any_of(StepTime),
     batch_cost=POSITIVE.map(BatchCost) | any_of(BatchCost, **SUMS),
     memory_use=any_of(MemoryUse),
@@ -65,23 +65,23 @@ WORKER = any_of(
 COLUMNS = 1 + max(
     number for value in (NOBODY, *NOBODY) if isinstance(value, tuple) for number, _, _ in columns_of(type(value))
 )
-SOUND = Memory(
+SOUND = Remembered(
     plan_version=3,
     generation=1,
     published_at=5.0,
     budget=RestartBudget(restarts=2),
     outcome=Outcome(reason="a"),
-    workers=(WorkerMemory(StepTime(1, 2), key="abcdef"),),
+    workers=(RememberedWorker(StepTime(1, 2), key="abcdef"),),
 )
-FAST = WorkerMemory(batch_cost=BatchCost(speed=2.0, predicted=1))
+FAST = RememberedWorker(batch_cost=BatchCost(speed=2.0, predicted=1))
 
 
 @settings(max_examples=30)
 @given(st.lists(WORKER, max_size=2), st.none() | FINITE, NUMBER, st.booleans(), st.text())
 def test_memory_reads_back_as_it_was_written(
-    workers: list[WorkerMemory], moment: float | None, number: int, flag: bool, text: str
+    workers: list[RememberedWorker], moment: float | None, number: int, flag: bool, text: str
 ) -> None:
-    memory = Memory(
+    memory = Remembered(
         plan_version=number,
         start=Start(started_at=moment),
         budget=RestartBudget(draining=flag),
@@ -89,16 +89,16 @@ def test_memory_reads_back_as_it_was_written(
         outcome=Outcome(message=text),
         workers=tuple(workers),
     )
-    assert Memory.from_json(memory.to_json()) == memory
+    assert Remembered.from_json(memory.to_json()) == memory
 
 
 OTHER_BY_KIND = {type(None): 7.5, bool: True, int: 3, float: 0.5, str: "x"}
-OTHER = {name: OTHER_BY_KIND[type(default)] for name, default in plain_fields(Memory)}
+OTHER = {name: OTHER_BY_KIND[type(default)] for name, default in plain_fields(Remembered)}
 """A number, text or moment for each field of a job, other than its default."""
 
 
 def test_no_two_values_of_a_job_share_a_name_in_the_one_object_that_is_stored() -> None:
-    names = [name for name, _ in plain_fields(Memory)]
+    names = [name for name, _ in plain_fields(Remembered)]
     assert len(set(names)) == len(names)
     assert not {"schema", "workers", "worker_keys"} & set(names)
 
@@ -115,15 +115,15 @@ MEASURED = {
 
 
 def test_memories_that_differ_only_in_what_can_be_measured_again_need_no_writing() -> None:
-    memory = Memory.initial()
+    memory = Remembered.initial()
     for name, value in OTHER.items():
-        other = Memory.from_json(json.dumps({"schema": 1, name: value}))
+        other = Remembered.from_json(json.dumps({"schema": 1, name: value}))
         assert memory.same_but_measurements(other) is (name in MEASURED), name
 
 
 def test_every_field_of_a_job_is_read_as_it_was_stored_by_its_name() -> None:
     text = json.dumps({"schema": 1, **OTHER, "workers": []})
-    assert json.loads(Memory.from_json(text).rounded().to_json()) == json.loads(text)
+    assert json.loads(Remembered.from_json(text).rounded().to_json()) == json.loads(text)
 
 
 @pytest.mark.parametrize(
@@ -146,39 +146,39 @@ def test_every_field_of_a_job_is_read_as_it_was_stored_by_its_name() -> None:
 )
 def test_foreign_memory_is_refused_with_the_reason(text: str, said: str) -> None:
     with pytest.raises(ValueError) as error:
-        Memory.from_json(text)
+        Remembered.from_json(text)
     assert said in str(error.value)
 
 
 @pytest.mark.parametrize("row", [["a"], {}, None, [1e999], [1, 2, 10**400], "x", [[]]])
 def test_worker_of_whom_nonsense_is_told_is_one_of_whom_nothing_is_known(row: object) -> None:
     text = json.dumps({"schema": 1, "restarts": 3, "workers": [row, [5.0]]})
-    assert Memory.from_json(text) == Memory(
-        budget=RestartBudget(restarts=3), workers=(WorkerMemory(), WorkerMemory(StepTime(counted_steps=5.0)))
+    assert Remembered.from_json(text) == Remembered(
+        budget=RestartBudget(restarts=3), workers=(RememberedWorker(), RememberedWorker(StepTime(counted_steps=5.0)))
     )
 
 
-@given(spoilt_text(json.loads(replace(SOUND, workers=(WorkerMemory(StepTime(1, 2)),)).to_json())))
+@given(spoilt_text(json.loads(replace(SOUND, workers=(RememberedWorker(StepTime(1, 2)),)).to_json())))
 def test_any_memory_is_one_that_can_be_written_or_refused(text: str) -> None:
     try:
-        memory = Memory.from_json(text)
+        memory = Remembered.from_json(text)
     except ValueError as error:
         assert len(str(error).encode()) < 1000
         return
-    assert Memory.from_json(memory.rounded().to_json()) == memory.rounded()
+    assert Remembered.from_json(memory.rounded().to_json()) == memory.rounded()
 
 
 def test_memory_of_a_newer_operator_keeps_its_budgets() -> None:
     text = json.dumps({"schema": 2, "restarts": 2, "colour": {"red": 1}, "workers": [[*[1.0] * COLUMNS, 3, "x"]]})
-    memory = Memory.from_json(text.replace("1.0", "1"))
+    memory = Remembered.from_json(text.replace("1.0", "1"))
     assert memory.budget.restarts == 2
     assert memory.workers[0].least_batch == 1
 
 
 @settings(max_examples=30)
 @given(WORKER, WORKER)
-def test_what_a_window_and_a_verdict_say_nothing_of_is_kept(known: WorkerMemory, other: WorkerMemory) -> None:
-    measured = {part: getattr(other, part) for part in WorkerMemory.measured.__annotations__ if part != "return"}
+def test_what_a_window_and_a_verdict_say_nothing_of_is_kept(known: RememberedWorker, other: RememberedWorker) -> None:
+    measured = {part: getattr(other, part) for part in RememberedWorker.measured.__annotations__ if part != "return"}
     assert known.measured(**measured) == known._replace(**measured)
     assert known.with_evidence(other.evidence) == known._replace(evidence=other.evidence)
 
@@ -186,12 +186,12 @@ def test_what_a_window_and_a_verdict_say_nothing_of_is_kept(known: WorkerMemory,
 @settings(max_examples=30)
 @given(st.lists(WORKER, max_size=3), st.lists(WORKER, min_size=3, max_size=3), st.data())
 def test_workers_are_rounded_together_as_one_by_one(
-    workers: list[WorkerMemory], before: list[WorkerMemory], data: st.DataObject
+    workers: list[RememberedWorker], before: list[RememberedWorker], data: st.DataObject
 ) -> None:
     """Whichever of their values are still those of the memory before."""
     before = [rounded_workers((each,), (NOBODY,))[0] for each in before[: len(workers)]]
     mixed = [
-        WorkerMemory(*(data.draw(st.sampled_from(pair)) for pair in zip(now, was, strict=True)))
+        RememberedWorker(*(data.draw(st.sampled_from(pair)) for pair in zip(now, was, strict=True)))
         for now, was in zip(workers, before, strict=True)
     ]
     assert rounded_workers(mixed, before) == tuple(each.rounded(NOBODY) for each in mixed)
@@ -202,16 +202,16 @@ def test_counters_of_a_job_at_the_greatest_number_can_still_count(number: int) -
     """Else the next decision would leave a memory that is not read again, and forget the job's restarts with it."""
     world = hetero_world("Optimal")
     counters = dict.fromkeys(("judged", "adjustments", "missed_promises", "kept_looks", "windows", "stage"), number)
-    world.memory = Memory.from_json(json.dumps({**json.loads(world.memory.to_json()), **counters}))
+    world.memory = Remembered.from_json(json.dumps({**json.loads(world.memory.to_json()), **counters}))
     for _ in range(3):
         world.run(1)
-        assert Memory.from_json(world.memory.to_json()).workers == world.memory.workers
+        assert Remembered.from_json(world.memory.to_json()).workers == world.memory.workers
 
 
 def test_worker_that_reports_huge_counters_takes_no_more_bytes() -> None:
-    worker = WorkerMemory(StepTime(1e30, 1e30, 1e30), BatchCost(1e29, *[1.23456e29] * 5))
+    worker = RememberedWorker(StepTime(1e30, 1e30, 1e30), BatchCost(1e29, *[1.23456e29] * 5))
     assert len(json.dumps(worker.row(), separators=(",", ":"))) <= BYTES_PER_WORKER
-    assert WorkerMemory.from_row(worker.row()) == worker
+    assert RememberedWorker.from_row(worker.row()) == worker
 
 
 @pytest.mark.parametrize("policy", ["Proportional", "Optimal", "Profile"])
@@ -302,15 +302,15 @@ def of(*uids: str, version: int = 2, generation: int = 1) -> Plan:
     return Plan(version, generation, "step", members)
 
 
-def speeds(memory: Memory, plan: Plan) -> list[float]:
+def speeds(memory: Remembered, plan: Plan) -> list[float]:
     return [worker.batch_cost.speed for worker in members_memory(memory, plan)]
 
 
-def known(*uids: str) -> Memory:
+def known(*uids: str) -> Remembered:
     """Of plan 1, whose workers have the speeds 1, 2, ..."""
     costs = [BatchCost(speed=1.0 + rank) for rank in range(len(uids))]
-    workers = tuple(WorkerMemory(batch_cost=cost, key=key_of(uid)) for cost, uid in zip(costs, uids, strict=True))
-    return Memory(plan_version=1, generation=1, workers=workers)
+    workers = tuple(RememberedWorker(batch_cost=cost, key=key_of(uid)) for cost, uid in zip(costs, uids, strict=True))
+    return Remembered(plan_version=1, generation=1, workers=workers)
 
 
 @pytest.mark.parametrize(
@@ -348,17 +348,17 @@ def test_keys_cost_few_bytes_and_none_where_they_are_not_known() -> None:
 
 @pytest.mark.parametrize("doubt", [0.0, 0.5, 0.99999999, 1.0])
 def test_doubt_reads_back_as_it_was_however_many_promises_were_missed(doubt: float) -> None:
-    memory = Memory(promises=Promises(doubt=doubt, missed_promises=20))
-    assert Memory.from_json(memory.to_json()) == memory
+    memory = Remembered(promises=Promises(doubt=doubt, missed_promises=20))
+    assert Remembered.from_json(memory.to_json()) == memory
 
 
 @pytest.mark.parametrize("keys", ["", "abc", 7, None, ["abcdef"], "abcdefghijkl"])
 def test_keys_that_are_not_as_many_as_workers_are_none(keys: object) -> None:
     text = json.dumps({"schema": 1, "workers": [[5.0]], "worker_keys": keys})
-    assert Memory.from_json(text).workers == (WorkerMemory(StepTime(counted_steps=5.0)),)
+    assert Remembered.from_json(text).workers == (RememberedWorker(StepTime(counted_steps=5.0)),)
 
 
 def test_what_has_not_happened_is_not_stored() -> None:
-    assert json.loads(Memory.initial().to_json()) == {"schema": 1, "workers": []}
+    assert json.loads(Remembered.initial().to_json()) == {"schema": 1, "workers": []}
     stored = json.loads(hetero_world().memory.to_json())
     assert not {"protocol", "changed_at", "pending"} & stored.keys()

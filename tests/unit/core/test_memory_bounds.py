@@ -16,9 +16,9 @@ from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.batching.policies.optimal import propose
 from heterotrain_operator.core.prediction.memory_model import MEBIBYTE, MemoryUse, failed, fitting_batch, measured
 from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.allocation import Line, iteration_seconds, waterfill
 from heterotrain_operator.core.split.passes import at_once
-from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.jobs import restart_fully
 from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
 
@@ -221,9 +221,9 @@ def test_shrunk_limit_moves_samples_away_and_says_why() -> None:
     ids=["unknown: the even share", "one batch", "two batches", "two batches and ample memory"],
 )
 def test_growth_in_one_plan_is_bounded_by_what_is_known_of_memory(peaks: list[tuple[int, float]], most: int) -> None:
-    known = WorkerMemory(memory_use=learned(*peaks))
+    known = RememberedWorker(memory_use=learned(*peaks))
     job = hetero_job("Optimal", (1, 1), global_batch=1000)
-    (low, high) = bounds_in_passes(job, ["g0", "g1"], [known, WorkerMemory()])[0]
+    (low, high) = bounds_in_passes(job, ["g0", "g1"], [known, RememberedWorker()])[0]
     fast = Seat("fast", job.groups[0], 100, (low, high), Estimate(0.1, 0.0, 50), memory=known)
     slow = Seat("slow", job.groups[1], 900, (1, 1000), Estimate(9.0, 0.0, 50))
     batches = propose(job, [fast, slow], 0).batches
@@ -376,7 +376,7 @@ def test_why_batches_stay_is_said_with_peak_and_limit() -> None:
     use = measured(MemoryUse(), 64, 980 * MEBIBYTE, 1024 * MEBIBYTE)
     job = hetero_job()
     seats = [
-        Seat(f"w{rank}", group, 64, (1, 192), Estimate(seconds, 1e-8, 20.0), None, WorkerMemory(memory_use=use))
+        Seat(f"w{rank}", group, 64, (1, 192), Estimate(seconds, 1e-8, 20.0), None, RememberedWorker(memory_use=use))
         for rank, (group, seconds) in enumerate(zip(job.groups, (0.064, 0.128, 0.256), strict=True))
     ]
     proposal = propose(job, seats, 0)

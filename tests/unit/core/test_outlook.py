@@ -8,11 +8,11 @@ import pytest
 
 from heterotrain_operator.core.model import Group
 from heterotrain_operator.core.outlook import Outlook, outlook
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from unit.core.traces import World, hetero_world
 
 
-def looked(world: World, memory: Memory | None = None, reported: dict[str, float] | None = None) -> Outlook:
+def looked(world: World, memory: Remembered | None = None, reported: dict[str, float] | None = None) -> Outlook:
     assert world.plan is not None
     return outlook(world.job, world.plan, memory or world.memory, reported or {}, world.now)
 
@@ -71,7 +71,7 @@ def test_reported_times_stand_in_only_where_the_memory_has_none() -> None:
 
 def test_nothing_is_promised_of_workers_that_nothing_is_known_of() -> None:
     world = hetero_world()
-    ahead = looked(world, Memory.initial())
+    ahead = looked(world, Remembered.initial())
     assert ahead.ceiling is None
     assert ahead.no_ceiling == "nothing is known yet of job-g0-0, job-g1-0, job-g2-0"
     assert ahead.proposal.batches is None

@@ -12,9 +12,9 @@ from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.facts import NAMED, Facts, survey
 from heterotrain_operator.core.lifecycle.following import noticed
 from heterotrain_operator.core.lifecycle.membership import evicted
-from heterotrain_operator.core.memory.members import MOST_PASSAGES, PASSAGES, Passage, Passages, Transitions
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerMetrics, WorkerSeen
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.remembered.members import MOST_PASSAGES, PASSAGES, Passage, Passages, TransitionRecord
+from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import (
     NEWCOMER,
     SLOW,
@@ -119,8 +119,8 @@ def test_passages_read_back_as_they_were_written_and_no_more_than_are_remembered
     assert PASSAGES.read(PASSAGES.write([each])) == (each,)
     assert len(PASSAGES.read(PASSAGES.write([each] * 40))) == MOST_PASSAGES
     passages = Passages(arrivals=(each,), departures=(each, each))
-    memory = Memory(passages=passages, transitions=Transitions(idle_seconds=1.25))
-    assert Memory.from_json(memory.to_json()) == memory
+    memory = Remembered(passages=passages, transitions=TransitionRecord(idle_seconds=1.25))
+    assert Remembered.from_json(memory.to_json()) == memory
     assert memory.moved(10).passages.arrivals[0].at == 15.0
 
 
@@ -239,7 +239,7 @@ def test_memory_that_was_lost_proves_only_what_was_seen_since(generation: int) -
         for name in (B, C):
             world.workers[name].metrics = replace(world.workers[name].metrics, generation=generation)
     seen = world.seen() if generation > 0 else changed(world.seen(), metrics=None)
-    memory = noticed(survey(world.job, seen), replace(Memory.initial(), protocol=3), world.now)
+    memory = noticed(survey(world.job, seen), replace(Remembered.initial(), protocol=3), world.now)
     memory = aligned(memory, plan, world.now)
     ends(world, B)
     uid, facts = world.workers[B].uid, survey(world.job, changed(world.seen(), C, metrics=None))

@@ -8,15 +8,15 @@ import pytest
 
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.core.batching.policies import POLICIES, PROFILE_PLANS, Promise, Proposal, Seat
-from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap, capped, raised
+from heterotrain_operator.core.remembered.batching import Batching
+from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.allocation import Line
 from heterotrain_operator.core.split.multiples import Bounds
-from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import hetero_world
 
 GROUP = Group(name="cpu", replicas=1)
@@ -153,7 +153,7 @@ def test_optimal_leaves_a_worker_most_of_its_samples_where_its_time_is_not_sure(
 
 def test_optimal_gives_samples_again_to_a_worker_that_became_fast() -> None:
     cost = BatchCost(speed=0.1, sum_w=100, sum_wb=6400, sum_wbb=6400 * 64, sum_wy=100, sum_wby=6400)
-    known = WorkerMemory(batch_cost=cost)
+    known = RememberedWorker(batch_cost=cost)
     proposal = propose("Optimal", [seat(0.2, 128, (0, 192)), seat(None, 0, (0, 192), memory=known)])
     assert proposal.batches == (64, 64)
 
@@ -235,7 +235,7 @@ def test_throughput_that_fell_once_after_a_raise_bounds_the_batch_for_good() -> 
 def test_learned_bound_clips_before_the_batches_are_rescaled() -> None:
     """The first is slower than before it was raised, so 48 bounds it: (48, 42.7) is 90.7, and 128 of these (68, 60)."""
     cap = ThroughputCap(raised_from=48, raised_throughput=1000.0)
-    seats = [averaged(0.1, 64, memory=WorkerMemory(throughput_cap=cap)), averaged(0.2, 64)]
+    seats = [averaged(0.1, 64, memory=RememberedWorker(throughput_cap=cap)), averaged(0.2, 64)]
     proposal = propose("PapersProportional", [seats[0], seats[1]._replace(smoothed_seconds=0.3)])
     assert proposal.memories[0].throughput_cap == ThroughputCap(cap=48)
     # (48, 64 * 0.2 / 0.3 = 42.67) is rescaled by 128 / 90.67.
@@ -256,7 +256,7 @@ def test_omnilearn_waits_for_the_end_of_an_epoch() -> None:
 
 def ended_epoch(*pairs: tuple[float, int]) -> list[Seat]:
     """Workers of (moving average, batch) whose first epoch has ended."""
-    return [averaged(smoothed, batch, epoch=1, memory=WorkerMemory(noted=1)) for smoothed, batch in pairs]
+    return [averaged(smoothed, batch, epoch=1, memory=RememberedWorker(noted=1)) for smoothed, batch in pairs]
 
 
 def test_omnilearn_clips_to_its_own_bounds_which_rescaling_leaves_again() -> None:

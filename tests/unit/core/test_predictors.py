@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from heterotrain_operator.api.availability import NOT_YET
 from heterotrain_operator.api.spec.batching import Batching
 from heterotrain_operator.core.batching.policies import POLICIES, Seat
-from heterotrain_operator.core.memory.batching import Batching as BatchingMemory
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor, predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.predictors.ema import GREATEST_SHARE, expect, learn, predict
 from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.remembered.batching import Batching as BatchingMemory
+from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.allocation import Line, iteration_seconds, waterfill
-from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.traces import hetero_world
 
 GROUP = Group("g", 1)
@@ -155,7 +155,7 @@ def test_speed_that_no_step_can_have_makes_the_cost_be_learned_again(ratio: floa
         known = learn(known, 64, at(0.01, 0.001, 64))
         assert expect(known, 64, at(0.01, 0.001, 64), 32) is not None
         rounded = known.rounded(BatchCost())
-        assert WorkerMemory.from_row(WorkerMemory(batch_cost=rounded).row()).batch_cost == rounded
+        assert RememberedWorker.from_row(RememberedWorker(batch_cost=rounded).row()).batch_cost == rounded
 
 
 def test_speed_that_drifts_from_plan_to_plan_bends_the_cost_little() -> None:
@@ -195,7 +195,7 @@ def seats(*samples: int, batches: tuple[int, ...] = BATCHES, known: BatchCost | 
             batch,
             (1, 1400),
             Estimate(line.at(batch), 1e-8, 10),
-            memory=WorkerMemory(batch_cost=known or BatchCost()),
+            memory=RememberedWorker(batch_cost=known or BatchCost()),
             smaller_steps=tuple((each, line.at(each)) for each in samples),
         )
         for rank, (line, batch) in enumerate(zip(LINES, batches, strict=True))

@@ -19,8 +19,8 @@ from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Condition, Group, Job
 from heterotrain_operator.core.prediction.predictors.ema import predict
 from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
-from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import WorkerMemory
+from heterotrain_operator.core.remembered_worker import RememberedWorker
+from heterotrain_operator.core.state import Remembered
 from unit.core.traces import World, hetero_world
 
 
@@ -148,8 +148,8 @@ def test_no_balance_is_told_before_all_that_have_samples_are_measured_under_the_
     world = hetero_world("Uniform", (1, 1, 1))
     assert world.tick().imbalance is None
     plan = world.plan
-    half = (WorkerMemory(StepTime(mean_seconds=1.0, steps=10.0)), WorkerMemory(), WorkerMemory())
-    memory = Memory(plan_version=plan.version, workers=half)
+    half = (RememberedWorker(StepTime(mean_seconds=1.0, steps=10.0)), RememberedWorker(), RememberedWorker())
+    memory = Remembered(plan_version=plan.version, workers=half)
     told = balance(plan, memory)
     assert told == (None, f"no own time of job-g1-0, job-g2-0 is measured under plan {plan.version}", None)
     idle = tuple(replace(member, batch_size=0) for member in plan.members)
@@ -249,7 +249,7 @@ def test_shape_is_not_bent_by_a_limit_that_does_not_bind() -> None:
     assert fixed_share(world.memory.workers[0]) == pytest.approx(share, abs=0.05)
 
 
-def fixed_share(known: WorkerMemory) -> float:
+def fixed_share(known: RememberedWorker) -> float:
     """Of a worker's time at 100 samples."""
     prediction = predict(known.batch_cost, 0, None)
     line = prediction.line

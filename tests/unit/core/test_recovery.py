@@ -11,7 +11,7 @@ from heterotrain.contract import MEMBERS_MAY_END, PHASE_CHECKPOINTING, PHASE_PAU
 from heterotrain.job.planfile import check_successor
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import condition, ends, names, reasons
 from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
 
@@ -74,7 +74,7 @@ def lost(world: World, *, forgotten: bool) -> Plan:
     before, world.plan = world.plan, None
     assert before is not None
     if forgotten:
-        world.memory = Memory.initial()
+        world.memory = Remembered.initial()
     return before
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from heterotrain.contract import MEMBERS_MAY_END
-from heterotrain_operator.core.memory.replacements import Removal
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.remembered.replacements import Removal
+from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import A, B, C, D, ends, names, told
 from unit.core.traces import World
 
@@ -116,5 +116,5 @@ def test_place_comes_back(how: str) -> None:
 
 @pytest.mark.parametrize("rows", [5, [5], [["a", 3]], [["a", -1, 1]], [[7, 3, 1]], [["a", 3, 2**60]]])
 def test_malformed_removals_are_none(rows: object) -> None:
-    document = json.loads(Memory().to_json())
-    assert Memory.from_json(json.dumps({**document, "removed": rows})).remedies.removed == ()
+    document = json.loads(Remembered().to_json())
+    assert Remembered.from_json(json.dumps({**document, "removed": rows})).remedies.removed == ()

@@ -11,7 +11,7 @@ from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, Plan
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerMetrics
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import changed, condition, created, decided, ends, names, reasons
 from unit.core.traces import World, hetero_world
 
@@ -39,7 +39,7 @@ def pending(world: World, phase: str = "Pending", message: str = "") -> None:
 
 
 def test_all_workers_are_created_at_once_and_only_once_with_names_from_their_identity() -> None:
-    first, memory = decide(two_groups(), Seen(), Memory.initial(), 100.0)
+    first, memory = decide(two_groups(), Seen(), Remembered.initial(), 100.0)
     assert created([first]) == [GPU, OTHER, CPU]
     assert (first.phase, reasons(first), condition(first, "Created").status) == (
         "Created",

@@ -35,7 +35,7 @@ from heterotrain_operator.core.prediction.step_time import (
     steps_since,
     window_of,
 )
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from unit.core.traces import World, hetero_job
 
 
@@ -237,4 +237,4 @@ def test_next_plan_begins_with_what_the_last_one_lets_expect_and_that_is_no_meas
     truth = world.true_seconds()
     assert [time.mean_seconds for time in times] == pytest.approx(truth, rel=0.15)
     assert balance(plan, world.memory)[0] is None
-    assert Memory.from_json(world.memory.to_json()) == world.memory
+    assert Remembered.from_json(world.memory.to_json()) == world.memory

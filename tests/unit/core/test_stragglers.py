@@ -17,7 +17,7 @@ from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.allocation import Line
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.stragglers.healthy_time import Limits, resized
 from heterotrain_operator.core.stragglers.remedies import best_remedy, outlooks
@@ -322,7 +322,7 @@ def made() -> World:
 
 
 def test_verdict_outlives_the_operator_and_is_not_reported_again(made: World) -> None:
-    made.memory = Memory.from_json(made.memory.to_json())
+    made.memory = Remembered.from_json(made.memory.to_json())
     decisions = made.run(3)
     assert named(decisions[-1]) == [SLOW]
     assert reasons(decisions) == []
@@ -340,11 +340,11 @@ def test_verdict_in_a_memory_that_nobody_understands_has_an_answer(made: World, 
     document = json.loads(made.memory.to_json())
     for row in document["workers"]:
         row[:] = [stored.get(column, number) for column, number in enumerate(row)]
-    made.memory = Memory.from_json(json.dumps(document))
+    made.memory = Remembered.from_json(json.dumps(document))
     assert 37 not in stored or [each.cause for each in made.tick().stragglers] == [""]
     made.tick()
     made.run(2)
-    assert Memory.from_json(made.memory.to_json()) == made.memory
+    assert Remembered.from_json(made.memory.to_json()) == made.memory
 
 
 @pytest.mark.parametrize(

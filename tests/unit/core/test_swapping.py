@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.memory.replacements import (
+from heterotrain_operator.core.model import Decision, Group, Stragglers
+from heterotrain_operator.core.remembered.replacements import (
     MOST_REPLACEMENTS,
     REPLACEMENTS,
     Remedies,
     Removal,
     Replacement,
 )
-from heterotrain_operator.core.model import Decision, Group, Stragglers
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import (
     NEWCOMER,
     SLOW,
@@ -156,7 +156,7 @@ def test_newcomer_goes_once_it_cannot_replace_anybody(how: str) -> None:
         elif how == "members stay" and name != NEWCOMER:
             pod.protocol = 1
     if how == "memory lost":
-        made.memory = Memory.initial()
+        made.memory = Remembered.initial()
     made.job = replace(made.job, suspend=how == "suspended")
     decided = made.tick()
     assert NEWCOMER in decided.delete or (how == "memory lost" and NEWCOMER in made.tick().delete)
@@ -206,6 +206,6 @@ def test_replacements_read_back_as_they_were_written_and_no_more_than_are_allowe
     each = Replacement("a", 7, "job-a-1", "abcdef", "it is slow", 1, 5.0, 6.0, 0.25, 32.5)
     assert len(REPLACEMENTS.read(REPLACEMENTS.write([each] * 40))) == MOST_REPLACEMENTS
     remedies = Remedies(replacing=(each,), removed=(Removal("a", 3, 1),), replacements=2, replaced_at=5.0)
-    memory = Memory(remedies=remedies)
-    assert Memory.from_json(memory.to_json()) == memory
+    memory = Remembered(remedies=remedies)
+    assert Remembered.from_json(memory.to_json()) == memory
     assert memory.moved(10).remedies.replacing[0].created_at == 16.0

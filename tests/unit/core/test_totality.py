@@ -15,7 +15,6 @@ from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.columns import columns_of
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.facts import bounds_of, group_of
-from heterotrain_operator.core.memory.batching import Batching, Promises
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
@@ -26,9 +25,10 @@ from heterotrain_operator.core.prediction.roughness import Roughness
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 from heterotrain_operator.core.prediction.whole_steps import WholeSteps
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.remembered.batching import Batching, Promises
+from heterotrain_operator.core.remembered_worker import RememberedWorker
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.core.stragglers.evidence import Evidence
-from heterotrain_operator.core.worker_memory import WorkerMemory
 from unit.core.layouts import plain_fields
 from unit.core.traces import hetero_world
 
@@ -141,12 +141,12 @@ def check(job: Job, seen: Seen, decision: Decision) -> None:
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(JOBS, st.lists(observations(), min_size=1, max_size=4), st.floats(0, 1000))
 def test_any_observation_has_an_answer(job: Job, series: list[Seen], seconds: float) -> None:
-    memory = Memory.initial()
+    memory = Remembered.initial()
     now = 1_700_000_000.0
     for seen in series:
         decision, memory = decide(job, seen, memory, now)
         check(job, seen, decision)
-        assert Memory.from_json(memory.to_json()) == memory
+        assert Remembered.from_json(memory.to_json()) == memory
         again, _ = decide(job, seen, memory, now)
         assert not (decision.plan and again.plan)
         assert not (decision.create and again.create)
@@ -185,7 +185,7 @@ DEFAULTS = {
         StepTime,
         ThroughputCap,
         Variation,
-        WorkerMemory,
+        RememberedWorker,
     )
     for number, _, default in columns_of(kind)
 }
@@ -220,11 +220,11 @@ def test_any_numbers_in_a_stored_memory_have_an_answer(
     world = hetero_world(policy)
     world.run(3)
     stored = json.loads(world.memory.to_json())
-    world.memory = Memory.from_json(json.dumps({**stored, **of_the_job, "workers": rows}))
+    world.memory = Remembered.from_json(json.dumps({**stored, **of_the_job, "workers": rows}))
     for _ in range(3):
         seen = world.seen()
         check(world.job, seen, world.tick())
-        assert Memory.from_json(world.memory.to_json()) == world.memory
+        assert Remembered.from_json(world.memory.to_json()) == world.memory
 
 
 @pytest.mark.parametrize("number", [10**308, 2**53, -(10**30)], ids=["huge", "first", "negative"])
@@ -242,7 +242,7 @@ def test_number_that_no_plan_can_hold_is_not_taken_over_from_a_worker(field: str
         world.tick(30)
     world.plan = None
     world.tick(30)
-    assert Memory.from_json(world.memory.to_json()) == world.memory
+    assert Remembered.from_json(world.memory.to_json()) == world.memory
     liar.metrics = told
     plan = world.tick().plan or world.plan
     assert plan is None or parse_plan(plan.to_json()).version <= before.version + 2
@@ -264,4 +264,4 @@ def test_one_report_of_a_plan_that_cannot_be_does_not_use_up_the_versions(versio
         world.workers["job-g0-0"].scale = scale
         world.run(6)
         assert world.plan != before
-        assert Memory.from_json(world.memory.to_json()) == world.memory
+        assert Remembered.from_json(world.memory.to_json()) == world.memory

@@ -17,7 +17,7 @@ from heterotrain.contract import (
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.facts import state_of
 from heterotrain_operator.core.model import Seen, WorkerMetrics, WorkerSeen, WorkerState
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from unit.core.traces import World, hetero_job, hetero_world
 
 READY = WorkerSeen(
@@ -87,7 +87,7 @@ def test_member_that_is_not_there_is_gone_and_not_only_wanted() -> None:
 
 def test_job_that_is_suspended_or_over_wants_no_workers() -> None:
     suspended = hetero_job(scales=(1, 2), suspend=True)
-    assert decide(suspended, Seen(), Memory.initial(), 100.0)[0].worker_states == ()
+    assert decide(suspended, Seen(), Remembered.initial(), 100.0)[0].worker_states == ()
     world = hetero_world(scales=(1, 2))
     for worker in world.workers.values():
         worker.end(0, finished=True)

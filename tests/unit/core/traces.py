@@ -21,7 +21,7 @@ from heterotrain_operator.clusters.simulated.steps import mean_seconds
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Decision, Group, Job, Seen
 from heterotrain_operator.core.prediction.memory_model import MEBIBYTE
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 
 
 class World:
@@ -57,7 +57,7 @@ class World:
         noises = {name: WorkerModel(noise=Independent(variation)) for name, variation in (noise_of or {}).items()}
         other = WorkerModel(noise=Independent(noise) if isinstance(noise, int | float) else noise)
         self.cluster = SimulatedCluster(Scenario(job, noises, other_workers=other, timing=AT_ONCE, seed=seed))
-        self.memory = Memory.initial()
+        self.memory = Remembered.initial()
         self.decisions: list[Decision] = []
 
     def law(self) -> TimeLaw:
@@ -81,13 +81,13 @@ class World:
         self.cluster.write(plan, self.memory)
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> Remembered:
         memory = self.cluster.memory
         assert memory is not None
         return memory
 
     @memory.setter
-    def memory(self, memory: Memory) -> None:
+    def memory(self, memory: Remembered) -> None:
         self.cluster.write(self.plan, memory)
 
     @property

@@ -8,14 +8,14 @@ from typing import Any
 from heterotrain.contract import Member, Plan
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.clusters.kube.status.schema import checked
-from heterotrain_operator.core.memory.job import RestartBudget, Start
 from heterotrain_operator.core.model import Condition, Decision, JobPhase, Seen, WorkerMetrics, WorkerSeen
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.remembered.job import RestartBudget, Start
+from heterotrain_operator.core.state import Remembered
 from unit.kube.documents import Document, job
 
 NOW = 1769860800.0  # 2026-01-31T12:00:00Z
 BATCHES = {"digits-small-0": 48, "digits-small-1": 48, "digits-large-0": 96}
-MEMORY = Memory(plan_version=7, generation=2, budget=RestartBudget(restarts=1), start=Start(started_at=NOW - 60))
+MEMORY = Remembered(plan_version=7, generation=2, budget=RestartBudget(restarts=1), start=Start(started_at=NOW - 60))
 
 
 def plan(version: int = 7, batches: dict[str, int] | None = None) -> Plan:
@@ -78,7 +78,7 @@ def status(
     decided: Decision | None = None,
     *,
     spec: Document | None = None,
-    memory: Memory = MEMORY,
+    memory: Remembered = MEMORY,
     now: float = NOW,
 ) -> Document:
     wanted = job({"checkpoint": {"path": "/c", "persistentVolumeClaim": "c"}, **(spec or {})})

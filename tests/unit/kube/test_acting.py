@@ -10,7 +10,7 @@ import pytest
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.objects.names import ANNOTATION_PLAN, LABEL_JOB
 from heterotrain_operator.core.model import Decision, WorkerKey
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from kube_server.api_server import ApiServer, StatusError
 from unit.kube.worlds import JOB, NAMES, SCALED, World, rebalance, refusing, written
 
@@ -178,7 +178,7 @@ def test_pod_with_a_short_grace_is_deleted_with_it_unless_its_own_is_shorter(wor
     usual = dict(zip(NAMES, (30.0, 30.0, 2.0), strict=True))
     world.look(pods=[replace(pod, grace_seconds=usual[pod.name]) for pod in world.pods])
     _, second, third = NAMES
-    world.cluster.act(Decision("Running", "why", delete=NAMES, short_grace=(second, third)), Memory.initial())
+    world.cluster.act(Decision("Running", "why", delete=NAMES, short_grace=(second, third)), Remembered.initial())
     bodies = {name: body for verb, kind, name, body in api.writes if (verb, kind) == ("delete", "pods")}
     assert [bodies[name].get("gracePeriodSeconds") for name in NAMES] == [None, 5, None]
 
@@ -199,7 +199,7 @@ def test_pod_of_another_identity_is_not_deleted(world: World, api: ApiServer) ->
     world.train()
     shown = [replace(pod, uid="an earlier one") for pod in world.pods]
     world.look(pods=shown)
-    world.cluster.act(Decision("Restarting", "why", delete=(LEADER,)), Memory.initial())
+    world.cluster.act(Decision("Restarting", "why", delete=(LEADER,)), Remembered.initial())
     assert LEADER in api.names("pods")
     seen, _ = world.look(pods=shown)
     assert "an earlier one" not in {worker.uid for worker in seen.workers if worker.name == LEADER}

@@ -14,11 +14,11 @@ from heterotrain_operator.api import training_config
 from heterotrain_operator.clusters.kube.objects.plan_map import StoredPlan, build_plan_map, read_plan_map
 from heterotrain_operator.clusters.kube.objects.pods import build_pod, build_service
 from heterotrain_operator.clusters.kube.objects.protection import build_policy, build_secret
-from heterotrain_operator.core.memory.job import RestartBudget
 from heterotrain_operator.core.model import WorkerKey
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
-from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import WorkerMemory
+from heterotrain_operator.core.remembered.job import RestartBudget
+from heterotrain_operator.core.remembered_worker import RememberedWorker
+from heterotrain_operator.core.state import Remembered
 from unit.kube.documents import JOB_UID, SMALL, Document, groups, job, pod
 
 KUBERNETES = "1.34"
@@ -336,11 +336,11 @@ def test_ports_that_a_template_names_stay_open_but_for_that_of_the_rendezvous() 
 
 
 PLAN = Plan(7, 2, "step", (Member("digits-small-0", "u1", "10.0.0.7:29500", "small", 192),))
-MEMORY = Memory(
+MEMORY = Remembered(
     plan_version=7,
     generation=2,
     budget=RestartBudget(restarts=1),
-    workers=(WorkerMemory(batch_cost=BatchCost(speed=12.5)),),
+    workers=(RememberedWorker(batch_cost=BatchCost(speed=12.5)),),
 )
 
 

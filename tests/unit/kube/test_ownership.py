@@ -9,7 +9,7 @@ from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, JobGo
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError
 from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.model import Decision, WorkerKey
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from kube_server.api_server import ApiServer, StatusError
 from unit.kube.worlds import NAMES, World, owner, written
 
@@ -86,7 +86,7 @@ def test_job_that_was_deleted_unnoticed_is_noticed_by_its_first_status(world: Wo
     api.remove("heterotrainingjobs", "digits", watched=False)
     world.cluster.observe(Watched(body, world.parsed(body), pods, ()))
     with pytest.raises(JobGoneError, match="team-a/digits"):
-        world.cluster.act(Decision("Created", "nothing yet"), Memory.initial())
+        world.cluster.act(Decision("Created", "nothing yet"), Remembered.initial())
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -100,7 +100,7 @@ def test_pods_that_went_with_their_job_do_not_come_back(world: World, api: ApiSe
     world.cluster.observe(Watched(body, world.parsed(body), (), ()))
     api.writes.clear()
     with pytest.raises(JobGoneError, match="team-a/digits"):
-        world.cluster.act(Decision("Restarting", "a worker vanished", create=(FIRST,)), Memory.initial())
+        world.cluster.act(Decision("Restarting", "a worker vanished", create=(FIRST,)), Remembered.initial())
     assert written(api) == []
 
 

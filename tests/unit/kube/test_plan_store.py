@@ -20,7 +20,6 @@ from heterotrain_operator.clusters.kube.plan_store import PlanStore
 from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.columns import columns_of
 from heterotrain_operator.core.lifecycle.prior import PLACES
-from heterotrain_operator.core.memory.job import RestartBudget
 from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
@@ -28,8 +27,9 @@ from heterotrain_operator.core.prediction.noise import Variation
 from heterotrain_operator.core.prediction.relapses import Relapses
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
-from heterotrain_operator.core.state import MAX_BYTES, Memory
-from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
+from heterotrain_operator.core.remembered.job import RestartBudget
+from heterotrain_operator.core.remembered_worker import RememberedWorker, key_of
+from heterotrain_operator.core.state import MAX_BYTES, Remembered
 from kube_server.api_server import ApiServer, StatusError
 from unit.kube.documents import JOB_UID, groups, job
 from unit.kube.worlds import NAMES, World, owner, rebalance, refusing, stored, written
@@ -53,7 +53,7 @@ def test_nothing_is_written_while_nothing_changes(world: World, api: ApiServer) 
 def test_memory_that_holds_what_only_a_failure_teaches_is_written(world: World, api: ApiServer) -> None:
     world.train()
     decision = world.round()
-    memory = Memory.from_json(stored(api, MEMORY_KEY))
+    memory = Remembered.from_json(stored(api, MEMORY_KEY))
     small = MemoryUse(guessed_batch=7)
     workers = tuple(each._replace(memory_use=small) for each in memory.workers)
     world.cluster.act(decision, replace(memory, workers=workers))
@@ -79,7 +79,7 @@ def test_foreign_write_of_the_plan_is_a_conflict_and_then_observed(world: World,
     api.change("configmaps", "digits-plan", {"data": {PLAN_KEY: theirs.to_json()}})
     ours = Decision("Running", "faster", plan=replace(plan, version=plan.version + 1), delete=(LEADER,))
     with pytest.raises(PlanConflictError, match="digits-plan"):
-        world.cluster.act(ours, Memory(plan_version=plan.version + 1))
+        world.cluster.act(ours, Remembered(plan_version=plan.version + 1))
     assert written(api, "pods") == []
     seen, memory = world.look()
     assert seen.plan == theirs
@@ -98,7 +98,7 @@ def test_plan_that_somebody_damaged_or_deleted_is_restored_with_the_same_batches
     world.round(11)
     assert world.plan.version > plan.version
     assert world.plan.members == plan.members
-    assert Memory.from_json(stored(api, MEMORY_KEY)).generation == plan.generation
+    assert Remembered.from_json(stored(api, MEMORY_KEY)).generation == plan.generation
     assert world.events[-1] == "PlanRestored"
     assert owner(api, "configmaps", "digits-plan") == world.uid
 
@@ -107,7 +107,7 @@ def test_write_whose_answer_was_lost_is_found_and_not_repeated(world: World, api
     plan = world.train()
     world.look()
     after = replace(plan, version=plan.version + 1)
-    memory = Memory(plan_version=after.version, budget=RestartBudget(restarts=1))
+    memory = Remembered(plan_version=after.version, budget=RestartBudget(restarts=1))
 
     def lose_the_answer(verb: str, plural: str, name: str) -> None:
         if plural == "configmaps" and verb == "patch":
@@ -160,18 +160,18 @@ def largest_plan(name: str, group: str, members: int) -> Plan:
     )
 
 
-def memory_of(workers: int, plan_version: int = 7) -> Memory:
+def memory_of(workers: int, plan_version: int = 7) -> Remembered:
     """Of workers of whom everything is known, with digits that do not compress."""
     draw = random.Random(3)
 
-    def known() -> WorkerMemory:
+    def known() -> RememberedWorker:
         def floats(kind: type[V]) -> V:
             return kind(**{name: draw.uniform(0.01, 1000) for _, name, each in columns_of(kind) if type(each) is float})
 
         bounds = {name: draw.randrange(500) for name in ("guessed_batch", "low_batch", "high_batch", "failed_batch")}
         peaks = {name: draw.randrange(80000) for name in ("limit_mib", "low_mib", "high_mib")}
         cap = {name: draw.randrange(500) for name in ("raised_from", "cap")}
-        return WorkerMemory(
+        return RememberedWorker(
             floats(StepTime),
             floats(BatchCost).with_predicted(1),
             MemoryUse(**bounds, **peaks),
@@ -188,7 +188,7 @@ def memory_of(workers: int, plan_version: int = 7) -> Memory:
         )
 
     rows = tuple(known() for _ in range(workers))
-    return Memory(plan_version=plan_version, budget=RestartBudget(restarts=3), workers=rows).rounded()
+    return Remembered(plan_version=plan_version, budget=RestartBudget(restarts=3), workers=rows).rounded()
 
 
 @pytest.mark.parametrize(("name", "group"), SIZED)
@@ -217,7 +217,7 @@ def test_one_worker_more_is_refused_with_the_number_that_fits(name: str, group: 
 
 def test_small_memory_stays_text_and_a_large_one_is_packed_and_its_text_emptied() -> None:
     small = build_plan_map(job(), JOB_UID, None, memory_of(100).to_json())
-    assert Memory.from_json(small["data"][MEMORY_KEY]) == memory_of(100)
+    assert Remembered.from_json(small["data"][MEMORY_KEY]) == memory_of(100)
     assert "binaryData" not in small
     text = memory_of(1500).to_json()
     assert len(text) > PLAIN_BYTES
@@ -225,8 +225,8 @@ def test_small_memory_stays_text_and_a_large_one_is_packed_and_its_text_emptied(
     assert body["data"] == {MEMORY_KEY: ""}
     assert bytes_in(body) < len(text) * 0.6
     assert read_plan_map(body).memory == memory_of(1500)
-    body["data"][MEMORY_KEY] = Memory(budget=RestartBudget(restarts=9)).to_json()  # as an older operator writes it
-    assert read_plan_map(body).memory == Memory(budget=RestartBudget(restarts=9))
+    body["data"][MEMORY_KEY] = Remembered(budget=RestartBudget(restarts=9)).to_json()  # as an older operator writes it
+    assert read_plan_map(body).memory == Remembered(budget=RestartBudget(restarts=9))
 
 
 @pytest.mark.parametrize(
@@ -278,4 +278,4 @@ def test_damaged_memory_is_written_again_at_once(world: World, api: ApiServer) -
     plan = world.train()
     api.change("configmaps", "digits-plan", {"data": {MEMORY_KEY: "{"}})
     world.round()
-    assert Memory.from_json(stored(api, MEMORY_KEY)).plan_version == plan.version
+    assert Remembered.from_json(stored(api, MEMORY_KEY)).plan_version == plan.version

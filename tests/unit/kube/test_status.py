@@ -12,9 +12,9 @@ from heterotrain_operator.api.generate.crd import custom_resource_definition
 from heterotrain_operator.api.status import MAX_DEPARTURES
 from heterotrain_operator.clusters.kube.act.report import worth_writing
 from heterotrain_operator.clusters.kube.status.job_status import next_status
-from heterotrain_operator.core.memory.job import Resumed
-from heterotrain_operator.core.memory.members import MOST_PASSAGES, Passage, Passages
 from heterotrain_operator.core.model import Seen, WorkerState
+from heterotrain_operator.core.remembered.job import Resumed
+from heterotrain_operator.core.remembered.members import MOST_PASSAGES, Passage, Passages
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Remedy, Verdict
 from unit.kube.documents import Document, groups, job
 from unit.kube.statuses import BATCHES, MEMORY, NOW, condition, decision, metrics, plan, status, training, worker

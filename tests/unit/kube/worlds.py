@@ -16,7 +16,7 @@ from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts, pod_facts
 from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.model import Decision, Seen, WorkerMetrics
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.loop import Loop
 from heterotrain_operator.metrics.prometheus import Reading
 from kube_server.api_server import ApiServer, StatusError
@@ -170,7 +170,9 @@ class World:
             self._parsed[key] = parse_manifest(body)
         return self._parsed[key]
 
-    def look(self, pods: list[PodFacts] | None = None, versions: set[str] | None = None) -> tuple[Seen, Memory | None]:
+    def look(
+        self, pods: list[PodFacts] | None = None, versions: set[str] | None = None
+    ) -> tuple[Seen, Remembered | None]:
         """Observe; `pods` and `versions` are what a late watch shows."""
         return self.cluster.observe(self.watched(pods, versions))
 

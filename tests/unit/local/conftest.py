@@ -14,7 +14,7 @@ from heterotrain_operator.clusters.local.chaos import Chaos
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import Mechanism
 from heterotrain_operator.core.model import Decision
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from unit.local.small_jobs import LIMITING_MEMORY, MECHANISMS, cgroup_folders, key
 
 Start = Callable[..., LocalCluster]
@@ -48,7 +48,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         clusters.append(cluster)
         cluster.observe()
         keys = tuple(key(index) for index in range(job.spec.worker_groups[0].replicas))
-        cluster.act(Decision("Running", "", create=keys), Memory.initial())
+        cluster.act(Decision("Running", "", create=keys), Remembered.initial())
         return cluster
 
     yield make

@@ -13,7 +13,7 @@ from heterotrain_operator.clusters.local.chaos import FAULTS, LASTING, STARVED_C
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import Mechanism
 from heterotrain_operator.core.model import Decision
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from unit.cli.commands import eventually
 from unit.local.small_jobs import PLAN, SLEEP, all_ended, key, make_job, neighbours_of, only, says
 
@@ -40,7 +40,7 @@ def states(cluster: LocalCluster) -> set[str]:
 
 def planned(cluster: LocalCluster) -> None:
     cluster.observe()
-    cluster.act(Decision("Running", "", plan=PLAN), Memory.initial())
+    cluster.act(Decision("Running", "", plan=PLAN), Remembered.initial())
 
 
 def test_faults_have_their_effect_until_they_are_taken_back(
@@ -108,9 +108,9 @@ def test_faults_end_with_their_time_their_worker_or_the_run(start: Start, chaos_
     all_ended(cluster)
     with pytest.raises(ChaosError, match="job-cpu-0 has ended"):
         chaos.begin("stop", NAME)
-    cluster.act(Decision("Restarting", "", delete=(NAME,)), Memory.initial())
+    cluster.act(Decision("Restarting", "", delete=(NAME,)), Remembered.initial())
     eventually(lambda: not cluster.observe()[0].workers)
-    cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
+    cluster.act(Decision("Running", "", create=(key(),)), Remembered.initial())
     assert chaos.tend() == chaos.standing == ()
     eventually(lambda: states(cluster) <= {"S", "R"} and states(cluster))
     assert not neighbours_of(os.getpid())

@@ -69,14 +69,14 @@ from pathlib import Path
 from unit.local.small_jobs import MECHANISMS, PLAN, make_job, key
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.core.model import Decision
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 job = make_job(sys.argv[3], resources={"limits": {"cpu": "500m"}})
 cluster = LocalCluster(job, Path(sys.argv[1]), None, mechanism=MECHANISMS[sys.argv[2]])
 cluster.observe()
-cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
+cluster.act(Decision("Running", "", create=(key(),)), Remembered.initial())
 cluster.set_neighbours("job-cpu-0", 1)
 cluster.observe()
-cluster.act(Decision("Running", "", plan=PLAN), Memory.initial())
+cluster.act(Decision("Running", "", plan=PLAN), Remembered.initial())
 time.sleep(600)
 """
 

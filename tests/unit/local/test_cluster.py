@@ -20,7 +20,7 @@ from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import Limits, Mechanism
 from heterotrain_operator.core.model import Decision, WorkerSeen
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from unit.cli.commands import eventually
 from unit.local.small_jobs import (
     IGNORE_TERM,
@@ -65,9 +65,9 @@ def test_worker_gets_what_a_container_gets_and_its_temporary_files_go_with_it(tm
     )
     with pytest.raises(RuntimeError, match="on purpose"), LocalCluster(job, tmp_path, "/somewhere") as cluster:
         assert cluster.ignored == ("spec.workerGroups[0].template.spec.containers[0].image",)
-        cluster.act(Decision("Running", "", create=(key(0),)), Memory.initial())
+        cluster.act(Decision("Running", "", create=(key(0),)), Remembered.initial())
         cluster.observe()
-        cluster.act(Decision("Running", "", create=(key(1),), beside_training=True), Memory.initial())
+        cluster.act(Decision("Running", "", create=(key(1),), beside_training=True), Remembered.initial())
         worker = cluster.observe()[0].workers[0]
         environment, arguments, executable, folder, temporary = json.loads(says(cluster, "]\n"))
         assert (arguments[1:], executable, folder) == ([FIRST, "$(X)"], sys.executable, "/")
@@ -132,9 +132,9 @@ def test_ends_are_told_as_kubernetes_tells_them_and_a_successor_is_another(start
     assert "so far" in found[4].message
     assert "ZeroDivisionError" in found[8].message, "quoted from its log"
 
-    cluster.act(Decision("Running", "", delete=(FIRST,)), Memory.initial())
+    cluster.act(Decision("Running", "", delete=(FIRST,)), Remembered.initial())
     eventually(lambda: FIRST not in {worker.name for worker in cluster.observe()[0].workers})
-    cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
+    cluster.act(Decision("Running", "", create=(key(),)), Remembered.initial())
     second = next(worker for worker in all_ended(cluster) if worker.name == FIRST)
     assert second.uid != found[0].uid
     assert second.address != found[0].address
@@ -155,10 +155,10 @@ def test_who_is_to_leave_is_asked_and_killed_after_its_grace(start: Start, monke
     for index, text in enumerate(("here", "here", "deaf", "deaf")):
         says(cluster, text, f"job-cpu-{index}")
     says(hurried, "deaf")
-    hurried.act(Decision("Running", "", delete=(FIRST,), short_grace=(FIRST,)), Memory.initial())
+    hurried.act(Decision("Running", "", delete=(FIRST,), short_grace=(FIRST,)), Remembered.initial())
     for index in (1, 3):
         cluster.evict(f"job-cpu-{index}")
-    cluster.act(Decision("Running", "", delete=(FIRST, "job-cpu-2")), Memory.initial())
+    cluster.act(Decision("Running", "", delete=(FIRST, "job-cpu-2")), Remembered.initial())
     assert cluster.process("job-cpu-2").exit_code() is None, "nobody waits for a worker that does not listen"
 
     def left() -> dict[int, WorkerSeen]:
@@ -202,7 +202,7 @@ def test_limits_hold_from_the_first_plan_on_for_whoever_has_the_name(
     assert not neighbours_of(os.getpid())
     assert [worker.cpu_limit for worker in cluster.observe()[0].workers] == [0.25, 0.125]
 
-    cluster.act(Decision("Running", "", plan=PLAN), Memory.initial())
+    cluster.act(Decision("Running", "", plan=PLAN), Remembered.initial())
     assert in_force() == [0.25, None], "who is not in the plan goes on starting"
     assert cpus() == {one_cpu}
     (neighbour,) = eventually(lambda: neighbours_of(os.getpid()))
@@ -213,19 +213,19 @@ def test_limits_hold_from_the_first_plan_on_for_whoever_has_the_name(
     eventually(lambda: len(neighbours_of(os.getpid())) == 3)
     cluster.observe()
     both = tuple(replace(PLAN.members[0], name=name) for name in limits_of)
-    cluster.act(Decision("Running", "", plan=Plan(2, 2, "step", both)), Memory.initial())
+    cluster.act(Decision("Running", "", plan=Plan(2, 2, "step", both)), Remembered.initial())
     assert in_force() == [0.5, 0.125]
 
     os.kill(cluster.process(FIRST).pid, signal.SIGKILL)
     eventually(lambda: cluster.observe() and not neighbours_of(os.getpid()))
     cluster.set_neighbours(FIRST, 1)
     assert not neighbours_of(os.getpid()), "nobody is beside a worker that has ended"
-    cluster.act(Decision("Running", "", delete=(FIRST,)), Memory.initial())
+    cluster.act(Decision("Running", "", delete=(FIRST,)), Remembered.initial())
     eventually(lambda: len(cluster.observe()[0].workers) == 1)
-    cluster.act(Decision("Running", "", create=(key(),)), Memory.initial())
+    cluster.act(Decision("Running", "", create=(key(),)), Remembered.initial())
     cluster.observe()
     assert (in_force()[0], cpus()) == (None, all_cpus)
-    cluster.act(Decision("Running", "", plan=Plan(3, 3, "step", both)), Memory.initial())
+    cluster.act(Decision("Running", "", plan=Plan(3, 3, "step", both)), Remembered.initial())
     assert (in_force()[0], cpus()) == (0.25, {one_cpu})
     for change in (lambda: cluster.set_neighbours("nobody", 1), lambda: cluster.set_cpu_limit("nobody", 0.5)):
         with pytest.raises(ValueError, match="no worker 'nobody'"):

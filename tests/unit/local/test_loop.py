@@ -17,7 +17,7 @@ from heterotrain_operator.api import HeteroTrainingJob, to_core
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.volume import PlanVolume
 from heterotrain_operator.core.model import Decision, Seen
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.loop import run_job
 from unit.local.small_jobs import make_job
 
@@ -98,11 +98,11 @@ class Contested(LocalCluster):
 
     rivals = 1
 
-    def act(self, decision: Decision, memory: Memory) -> None:
+    def act(self, decision: Decision, memory: Remembered) -> None:
         if self.rivals:
             self.rivals -= 1
             volume = PlanVolume(self.directory / "plan")
-            volume.write(volume.read().version, None, Memory.initial().to_json())
+            volume.write(volume.read().version, None, Remembered.initial().to_json())
         super().act(decision, memory)
 
 

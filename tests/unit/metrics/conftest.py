@@ -16,8 +16,6 @@ from heterotrain.reporting.cpu_use import CpuMeter, CpuUse
 from heterotrain.reporting.metrics import VersionCounters
 from heterotrain.reporting.metrics import WorkerMetrics as Exporter
 from heterotrain.reporting.peak import Peak
-from heterotrain_operator.core.memory.batching import Batching
-from heterotrain_operator.core.memory.job import RestartBudget
 from heterotrain_operator.core.model import (
     Condition,
     Decision,
@@ -27,7 +25,9 @@ from heterotrain_operator.core.model import (
     WorkerMetrics,
     WorkerSeen,
 )
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.remembered.batching import Batching
+from heterotrain_operator.core.remembered.job import RestartBudget
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Remedy, Verdict
 from heterotrain_operator.metrics.own import OperatorMetrics
 from unit.metrics.promql import Exported, exported_by
@@ -67,7 +67,7 @@ DECISION = Decision(
         ),
     ),
 )
-MEMORY = Memory(batching=Batching(adjustments=3), budget=RestartBudget(restarts=1))
+MEMORY = Remembered(batching=Batching(adjustments=3), budget=RestartBudget(restarts=1))
 
 
 def worker(index: int, own_seconds: float, *, version: int = 7, phase: str = contract.PHASE_TRAINING) -> WorkerSeen:

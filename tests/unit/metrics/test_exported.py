@@ -16,7 +16,7 @@ from heterotrain.contract import Member
 from heterotrain.metric import Metric
 from heterotrain.reporting.families import families
 from heterotrain_operator.core.model import Condition, Decision, Seen, WorkerMetrics
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.metrics import reference, table
 from heterotrain_operator.metrics.own import OperatorMetrics
 from heterotrain_operator.metrics.workers import Sample, metrics_of
@@ -77,7 +77,7 @@ def test_next_look_replaces_all_of_the_last_one(operator: OperatorMetrics) -> No
 
 def test_what_is_not_known_is_not_exported() -> None:
     metrics = OperatorMetrics()
-    metrics.observe_job("ml", JOB, Seen(), Decision("Created", "begins"), Memory.initial())
+    metrics.observe_job("ml", JOB, Seen(), Decision("Created", "begins"), Remembered.initial())
     assert of_job(metrics, table.JOB_WORKERS_READY) == 0
     for metric in (table.JOB_PLAN_VERSION, table.JOB_GLOBAL_BATCH_SIZE, table.JOB_IMBALANCE_RATIO, table.JOB_STEP):
         assert of_job(metrics, metric) is None

@@ -34,9 +34,9 @@ from heterotrain_operator.core.prediction.relapses import Relapses
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
-from heterotrain_operator.core.state import Memory, members_memory
+from heterotrain_operator.core.remembered_worker import RememberedWorker, key_of
+from heterotrain_operator.core.state import Remembered, members_memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
-from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
 from heterotrain_operator.metrics.pods import own_samples, parse_metrics
 from unit.core.layouts import stored_names
 from unit.kube.documents import job
@@ -78,7 +78,7 @@ def test_plan_of_the_previous_operator_is_followed() -> None:
 
 
 def test_memory_of_the_previous_operator_keeps_budgets_and_measurements() -> None:
-    memory = Memory.from_json(previous("memory"))
+    memory = Remembered.from_json(previous("memory"))
     assert (memory.budget.restarts, memory.plan_version, memory.batching.adjustments) == (2, 3, 2)
     assert [round(worker.step_time.mean_seconds, 3) for worker in memory.workers] == [0.138, 0.138, 0.144]
     assert [worker.least_batch for worker in memory.workers] == [8, 8, 8]
@@ -137,12 +137,12 @@ def test_plan_of_the_next_operator_is_followed() -> None:
 
 
 def test_memory_of_the_next_operator_keeps_budgets_and_measurements() -> None:
-    memory = Memory.from_json(previous("memory"))
+    memory = Remembered.from_json(previous("memory"))
     newer = json.loads(next_of(memory.to_json()))
     newer["schema"] = 2
     known = len(COLUMNS)
     newer["workers"] = [[*row, *[0] * (known - len(row)), 0, 1.5, 0, 7] for row in newer["workers"]]
-    assert Memory.from_json(json.dumps(newer)) == memory
+    assert Remembered.from_json(json.dumps(newer)) == memory
 
 
 def test_config_of_the_next_operator_is_taken() -> None:
@@ -228,7 +228,7 @@ def test_operator_of_the_previous_version_finds_all_series_that_it_reads() -> No
 
 def test_rows_of_the_previous_operator_get_keys_with_which_it_reads_them_as_before() -> None:
     """It takes rows for those of the plan's members by rank, and passes over the keys beside them."""
-    memory, plan = Memory.from_json(previous("memory")), previous_plan()
+    memory, plan = Remembered.from_json(previous("memory")), previous_plan()
     keyed = replace(memory, workers=members_memory(memory, plan))
     assert [worker.key for worker in keyed.workers] == [key_of(member.uid) for member in plan.members]
     ours = json.loads(keyed.to_json())
@@ -238,7 +238,7 @@ def test_rows_of_the_previous_operator_get_keys_with_which_it_reads_them_as_befo
 
 def test_operator_of_the_previous_version_knows_all_that_its_own_memory_holds() -> None:
     """It refuses a memory with a field or a column that it does not know."""
-    ours, theirs = json.loads(Memory.from_json(previous("memory")).to_json()), json.loads(previous("memory"))
+    ours, theirs = json.loads(Remembered.from_json(previous("memory")).to_json()), json.loads(previous("memory"))
     assert ours == theirs
 
 
@@ -262,7 +262,17 @@ COLUMNS = [
 
 
 def test_columns_of_a_workers_memory_are_only_ever_added_at_the_end() -> None:
-    kinds = (WorkerMemory, StepTime, BatchCost, MemoryUse, ThroughputCap, ResourceUse, Variation, Evidence, Relapses)
+    kinds = (
+        RememberedWorker,
+        StepTime,
+        BatchCost,
+        MemoryUse,
+        ThroughputCap,
+        ResourceUse,
+        Variation,
+        Evidence,
+        Relapses,
+    )
     columns = sorted((number, name) for kind in kinds for number, name, _ in columns_of(kind))
     assert columns == [(number, name) for number, name in enumerate(COLUMNS) if name != RETIRED]
 
@@ -293,4 +303,4 @@ FIELDS = {
 
 
 def test_fields_of_a_jobs_memory_keep_their_names_in_one_object_whatever_values_they_belong_to() -> None:
-    assert stored_names(Memory) >= FIELDS
+    assert stored_names(Remembered) >= FIELDS

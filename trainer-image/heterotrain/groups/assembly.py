@@ -100,7 +100,7 @@ class Assembly:
         with self._lock:
             self._waiting.begin()
             if starts:
-                self._post(p.Plan(plan.generation, uids, starts=True))
+                self._post(p.PlanShown(plan.generation, uids, starts=True))
             self._joiners.begin(plan.generation if starts else None)
 
     def read(self, plan: Plan) -> None:
@@ -109,7 +109,7 @@ class Assembly:
         if known is None or plan.generation > known.generation:
             self.know(plan)
             uids = tuple(member.uid for member in plan.members)
-            self._post(p.Plan(plan.generation, uids, not plan.continues, frozenset(plan.evicted)))
+            self._post(p.PlanShown(plan.generation, uids, not plan.continues, frozenset(plan.evicted)))
 
     def contributes(self) -> None:
         """This worker begins to contribute to a step."""
@@ -177,9 +177,9 @@ class Assembly:
             self._spread(Left(self.own.uid, why))
         self.close(_LEAVE_SECONDS)
 
-    def tell_over(self) -> None:
+    def announce_job_finished(self) -> None:
         """The job is done: tell whoever waits to join."""
-        self._joiners.tell_over()
+        self._joiners.announce_job_finished()
 
     def close(self, seconds: float = 0.0) -> None:
         """This worker's part has ended: listen no more."""

@@ -100,7 +100,7 @@ class Joiners:
             if generation is not None:
                 self._tell(generation, Begins(generation))
 
-    def tell_over(self) -> None:
+    def announce_job_finished(self) -> None:
         """The job is done."""
         with self._lock:
             for channel, _ in self._waiting.values():

@@ -214,7 +214,7 @@ class Gathering:
     def _aside(self, call: Callable[[], Any], cut: Callable[[str], None]) -> Any:
         """Return or raise what a call does that may take long. It runs in a thread of its own, for a signal is only
         handled between the main thread's instructions."""
-        asking = Aside(call)
+        asking = BackgroundCall(call)
         try:
             while not asking.done.wait(_POLL_SECONDS):
                 self._meeting.check_stop()
@@ -317,7 +317,7 @@ EXPECTED: tuple[type[Exception], ...] = (RuntimeError, OSError, ValueError)
 """What such a call may raise; anything else is a mistake in this library, and is shown by the thread."""
 
 
-class Aside(threading.Thread):
+class BackgroundCall(threading.Thread):
     """Begins with the call at once; `done` is set when it has ended."""
 
     def __init__(self, call: Callable[[], Any]) -> None:

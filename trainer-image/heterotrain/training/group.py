@@ -23,10 +23,10 @@ from heterotrain.state.buffers import SharedBuffers
 from heterotrain.state.replica_check import ReplicaError, kind_of_machine
 from heterotrain.state.training_state import TrainingState
 from heterotrain.training.agreeing import Agreement
+from heterotrain.training.draining import Draining
 from heterotrain.training.exchange import Exchange
 from heterotrain.training.gathering import KIND, Gathering, Meeting
 from heterotrain.training.handing_on import hand_on_changes
-from heterotrain.training.parting import Parting
 from heterotrain.training.subject import Subject
 from heterotrain.training.traits import traits_of
 
@@ -69,7 +69,7 @@ class Group:
             evaluation=evaluation,
             buffers=self.buffers,
         )
-        self._parting = Parting()
+        self._draining = Draining()
         transition = exchange.transition
         transition.prepare = self._prepare
 
@@ -167,7 +167,7 @@ class Group:
         assert gathering is not None
         self._reducing.now = None
         self.exchange.transition.drop("the members meet again")
-        self._parting.release_all()
+        self._draining.release_all()
         if self.generation is not None:
             if not self.repeats:
                 raise MembershipError(
@@ -216,17 +216,17 @@ class Group:
         self._gathering.assembly.offer(None)
         self._reducing.now = None
         self._plans.adopt(succession.plan, succession.rank)
-        self._parting.retire(old)
+        self._draining.retire(old)
         self._settle_in(generation, traits)
 
-    def say_goodbye(self) -> None:
+    def drain_barrier(self) -> None:
         """All have what they need of one another in the present groups. Whoever leaves waits for this to arrive
         everywhere (`await_release`): a connection that is closed takes along what it has not delivered."""
-        self.together(self._parting.say_goodbye)
+        self.together(self._draining.drain_barrier)
 
     def await_release(self) -> None:
         """Wait until no member needs this worker any more, as far as they said goodbye."""
-        self._parting.await_release()
+        self._draining.await_release()
 
     # --- while they train -----------------------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class Group:
 
     def begin_exchange(self, step_seconds: float) -> None:
         """Send the others this worker's messages; see `Exchange`."""
-        self._parting.release_ended()
+        self._draining.release_ended()
         self.together(lambda generation: self.exchange.begin(step_seconds, generation))
 
     def receive(self) -> Signals | None:
@@ -328,7 +328,7 @@ class Group:
             act(self.generation)
         except ReplicaError:
             # All find it at once, and whoever ends first must not cut off what others have not read.
-            self.say_goodbye()
+            self.drain_barrier()
             self.await_release()
             raise
         except RuntimeError as error:
@@ -352,7 +352,7 @@ class Group:
     def job_is_over(self) -> None:
         """The job's last step is committed, so nobody joins any more."""
         if self._gathering is not None:
-            self._gathering.assembly.tell_over()
+            self._gathering.assembly.announce_job_finished()
 
     def leave(self) -> None:
         """The training is over: leave the group for good."""
@@ -362,7 +362,7 @@ class Group:
         self.await_release()
         self.reduction = None
         self.exchange.restart()
-        self._parting.release_all()
+        self._draining.release_all()
         if self.generation is not None:
             self.generation.leave()
             self.generation = None

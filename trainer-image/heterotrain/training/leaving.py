@@ -57,7 +57,7 @@ class Leaving:
         self._accounts.settle()
         writes = self._saving.may_write_alone if alone else self._saving.may_write
         self._group.job_is_over()
-        self._group.say_goodbye()
+        self._group.drain_barrier()
         self._saving.save(writes=writes)
         self._group.leave()
         self.finished = True
@@ -84,7 +84,7 @@ class Leaving:
             self.leave_on_request()
         if not group.share_buffers():
             return False
-        group.say_goodbye()
+        group.drain_barrier()
         if self._exchange.leaves:
             self.stopped = True
             self._accounts.settle()
@@ -107,7 +107,7 @@ class Leaving:
                 self._state.position.step,
             )
         writes = self._saving.may_write
-        self._group.say_goodbye()
+        self._group.drain_barrier()
         self._saving.save(writes=writes)
         self._group.leave()
         log.info("asked to stop: leaving after step %d", self._state.position.step)

@@ -205,7 +205,7 @@ class GoingOver:
             return False
         if succession.rank is not None and succession.number is not None:
             group.assembly.switched(succession.number)
-        group.say_goodbye()
+        group.drain_barrier()
         return True
 
     def _enter(self, began: float) -> None:

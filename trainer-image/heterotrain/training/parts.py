@@ -23,7 +23,7 @@ from heterotrain.training.context import Context
 from heterotrain.training.exchange import Exchange
 from heterotrain.training.group import Group
 from heterotrain.training.leaving import Leaving
-from heterotrain.training.progress import Progress
+from heterotrain.training.progress import TrainingProgress
 from heterotrain.training.protocol import StepProtocol
 from heterotrain.training.saving import Saving
 from heterotrain.training.subject import Subject
@@ -47,7 +47,7 @@ class Parts:
     leaving: Leaving
     step: StepProtocol
     warm_up: WarmUp
-    progress: Progress
+    progress: TrainingProgress
 
 
 def put_together(context: Context, subject: Subject) -> Parts:
@@ -88,7 +88,7 @@ def put_together(context: Context, subject: Subject) -> Parts:
         leaving=Leaving(context, state, group=group, exchange=exchange, accounts=accounts, saving=saving),
         step=Synchronous(context, subject, state=state, rules=rules, group=group, accounts=accounts),
         warm_up=WarmUp(context, subject, state=state, group=group, rules=rules),
-        progress=Progress(
+        progress=TrainingProgress(
             rules=rules,
             state=state,
             plans=plans,

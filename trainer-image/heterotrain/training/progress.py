@@ -10,7 +10,7 @@ from heterotrain.state.training_state import TrainingState
 from heterotrain.training.exchange import Exchange
 
 
-class Progress:
+class TrainingProgress:
     """A view of what others change; it changes nothing. The same on all workers at every boundary between steps."""
 
     def __init__(

@@ -13,7 +13,7 @@ from heterotrain_operator.api import ManifestError, parse_stored, to_core
 from heterotrain_operator.cli.cluster.job_state import JobState, moment, read_job
 from heterotrain_operator.cli.cluster.status import since
 from heterotrain_operator.core.model import Job
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 
 if TYPE_CHECKING:
     from heterotrain_operator.clusters.kube.reading import Reader
@@ -41,7 +41,7 @@ class Evidence:
     core: Job | None
     faults: tuple[str, ...]
     plan: Plan | None
-    memory: Memory | None
+    memory: Remembered | None
     problems: tuple[str, ...]
     events: tuple[ReportedEvent, ...]
 
@@ -122,7 +122,7 @@ def replacements(events: Sequence[ReportedEvent], now: datetime) -> dict[str, li
     return dict(list(stories.items())[-MOST_STORIES:])
 
 
-def passages(memory: Memory | None) -> list[str]:
+def passages(memory: Remembered | None) -> list[str]:
     """Who joined and who left while others trained, in that order."""
     if memory is None:
         return []

@@ -17,7 +17,7 @@ from heterotrain_operator.core.outlook import Outlook, WorkerOutlook, outlook
 from heterotrain_operator.core.prediction.memory_model import why_no_more
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.allocation import Line
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.report.value import Column
 
@@ -33,7 +33,7 @@ def outlook_of(evidence: Evidence, now: datetime, width: int) -> list[Renderable
         if worker.own_seconds is not None and worker.plan_version == plan.version
     }
     try:
-        ahead = outlook(job, plan, evidence.memory or Memory.initial(), reported, now.timestamp())
+        ahead = outlook(job, plan, evidence.memory or Remembered.initial(), reported, now.timestamp())
     except ValueError as error:
         return section("What would be decided now", [str(error)])
     limits = {worker.name: worker.cpu_limit for worker in evidence.job.workers}

@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from heterotrain_operator.cli.local.script_output import LEADER, ScriptOutput
-from heterotrain_operator.cli.terminal import LiveView, Progress, fitted, progress_line
+from heterotrain_operator.cli.terminal import LiveView, ProgressLine, fitted, progress_line
 from heterotrain_operator.core.facts import survey
 from heterotrain_operator.core.model import Decision, Job, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.experiments import wording
@@ -33,14 +33,14 @@ def own_and_wait(metrics: WorkerMetrics) -> tuple[float | None, float | None]:
     return metrics.own_seconds / metrics.steps, metrics.wait_seconds / total if total > 0 else None
 
 
-def progress(seen: Seen, pace: Pace, *, endless: bool = False) -> Progress:
+def progress(seen: Seen, pace: Pace, *, endless: bool = False) -> ProgressLine:
     """How far a job has come."""
     steps = reached_steps(seen)
     total = max((w.metrics.total_steps for w in seen.workers if w.metrics is not None), default=0)
     if endless:
         total = 0
     rate = pace.steps_per_second
-    return Progress(steps, total, (total - steps) / rate if rate and total >= steps > 0 else None)
+    return ProgressLine(steps, total, (total - steps) / rate if rate and total >= steps > 0 else None)
 
 
 def by_rank(job: Job, seen: Seen) -> tuple[WorkerSeen, ...]:

@@ -25,7 +25,7 @@ from heterotrain_operator.clusters.kube.plan_store import Delivery, PlanStore
 from heterotrain_operator.clusters.kube.status.job_status import outcome_in
 from heterotrain_operator.clusters.kube.status.schema import tolerated
 from heterotrain_operator.core.model import Decision, Seen, WorkerMetrics, WorkerSeen
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 
 
 class KubeCluster:
@@ -58,7 +58,7 @@ class KubeCluster:
         """The same with the pods that the watch lacks, which are asked for. Raises as `observe`."""
         self._take_in(watched)
         plan = self._plans.read(watched.job, watched.uid).plan
-        lacking = self._pods.lacking(watched, plan, self._plans.memory or Memory.initial())
+        lacking = self._pods.lacking(watched, plan, self._plans.memory or Remembered.initial())
         return replace(watched, pods=(*watched.pods, *lacking))
 
     def readable(self, watched: Watched) -> list[PodFacts]:
@@ -75,7 +75,7 @@ class KubeCluster:
 
     # --- the port -------------------------------------------------------------------------------------------
 
-    def observe(self, watched: Watched) -> tuple[Seen, Memory | None]:
+    def observe(self, watched: Watched) -> tuple[Seen, Remembered | None]:
         """Pods, plan and metrics as they are now, and the memory of decisions.
 
         Raises GatewayError, or NameTakenError if something else has the name of the plan's ConfigMap or the Service.
@@ -100,7 +100,7 @@ class KubeCluster:
         )
         return self._seen, self._plans.memory or outcome_in(tolerated(watched.body.get("status") or {}))
 
-    def act(self, decision: Decision, memory: Memory) -> None:
+    def act(self, decision: Decision, memory: Remembered) -> None:
         """Carry out a decision; what is done already is not done again.
 
         Raises PlanConflictError if plan or memory changed since `observe`, JobGoneError if the job is no more,

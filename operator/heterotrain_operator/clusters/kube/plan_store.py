@@ -23,7 +23,7 @@ from heterotrain_operator.clusters.kube.objects.plan_map import StoredPlan, buil
 from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.lifecycle.following import DELIVERY_SECONDS
 from heterotrain_operator.core.model import WorkerSeen
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +36,11 @@ class PlanStore:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self.memory: Memory | None = None
+        self.memory: Remembered | None = None
         self._stored: StoredPlan | None = None
         self._shown: frozenset[str] = ABSENT
         self._known: frozenset[str] = frozenset()
-        self._written: Memory | None = None
+        self._written: Remembered | None = None
         self._in_doubt = False
 
     @property
@@ -78,7 +78,7 @@ class PlanStore:
         self._stored, self._known = stored, self._shown | {stored.resource_version}
         return stored
 
-    def write(self, job: HeteroTrainingJob, uid: str, plan: Plan | None, memory: Memory) -> None:
+    def write(self, job: HeteroTrainingJob, uid: str, plan: Plan | None, memory: Remembered) -> None:
         """Store a new plan (None: the stored one stays) and the memory; without a plan only if losing the memory would
         matter. Measurements alone do not: workers count from the beginning of the active plan, so another operator has
         them again at its first observation.
@@ -111,7 +111,7 @@ class PlanStore:
         self._known = self._known | self._shown | {self._stored.resource_version}
 
 
-def _fitting(job: HeteroTrainingJob, uid: str, plan_json: str | None, memory: Memory) -> dict[str, Any]:
+def _fitting(job: HeteroTrainingJob, uid: str, plan_json: str | None, memory: Remembered) -> dict[str, Any]:
     """The ConfigMap. The memory of single workers is left out if it is larger than admission allowed for."""
     body = build_plan_map(job, uid, plan_json, memory.to_json())
     if bytes_in(body) <= CONFIG_MAP_BYTES:

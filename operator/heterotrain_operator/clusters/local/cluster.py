@@ -20,7 +20,7 @@ from heterotrain_operator.clusters.local.starting import Starter, check_working_
 from heterotrain_operator.clusters.local.template import read_templates
 from heterotrain_operator.clusters.local.volume import PlanVolume
 from heterotrain_operator.core.model import SHORT_GRACE_SECONDS, Decision, Seen
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.metrics.pods import PodReader
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class LocalCluster:
 
     # --- the port -------------------------------------------------------------------------------------------
 
-    def observe(self, _: None = None, /) -> tuple[Seen, Memory | None]:
+    def observe(self, _: None = None, /) -> tuple[Seen, Remembered | None]:
         """Processes, plan and metrics as they are now, and the memory beside the plan."""
         self._tend()
         stored = self._volume.read()
@@ -109,7 +109,7 @@ class LocalCluster:
         self._reported = {worker.uid for worker in workers if worker.exit_code is not None}
         return Seen(workers, stored.plan), _memory(stored.memory)
 
-    def act(self, decision: Decision, memory: Memory) -> None:
+    def act(self, decision: Decision, memory: Remembered) -> None:
         """Publish, delete, create; what is done already is not done again.
 
         Raises PlanConflictError if plan or memory changed since `observe`, and LimitError or OSError if a
@@ -283,12 +283,12 @@ class LocalCluster:
                 logger.error("worker %s cannot be removed: processes %s", name, sorted(pod.process.limits.pids()))
 
 
-def _memory(text: str | None) -> Memory | None:
+def _memory(text: str | None) -> Remembered | None:
     """The stored memory; None, and so a fresh start, if there is none or it cannot be understood."""
     if text is None:
         return None
     try:
-        return Memory.from_json(text)
+        return Remembered.from_json(text)
     except ValueError as error:
         logger.warning("what was remembered of earlier decisions is lost: %s", error)
         return None

@@ -17,7 +17,7 @@ from pathlib import Path
 
 FOLDER_PREFIX = "heterotrain-"
 ENV_RUNNER = "HETEROTRAIN_RUNNER"  # in every process that a runner starts: the runner's token
-ENV_LIMITS = "HETEROTRAIN_CAGE"  # marks the processes of a worker whose limits are no cgroup of ours
+ENV_LIMITS = "HETEROTRAIN_LIMITS"  # marks the processes of a worker whose limits are no cgroup of ours
 PROC = Path("/proc")
 TOKEN_PARTS = 4  # pid, start, pid namespace, serial number
 PAUSE_SECONDS = 0.01

@@ -18,7 +18,7 @@ from heterotrain_operator.clusters.simulated.scenario import Scenario
 from heterotrain_operator.clusters.simulated.steps import mean_seconds
 from heterotrain_operator.clusters.simulated.training import Training
 from heterotrain_operator.core.model import Decision, Seen, WorkerKey, WorkerMetrics, WorkerSeen
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 
 BEGIN = 1_700_000_000.0
 """Unix seconds at which every simulation begins."""
@@ -29,7 +29,7 @@ class StoredRecord:
     """Plan and memory as they are stored, as JSON or as the values themselves, and how often they were replaced."""
 
     plan: Plan | str | None = None
-    memory: Memory | str | None = None
+    memory: Remembered | str | None = None
     writes: int = 0
 
 
@@ -61,14 +61,14 @@ class SimulatedCluster:
 
     # --- the port -------------------------------------------------------------------------------------------
 
-    def observe(self, _: None = None, /) -> tuple[Seen, Memory | None]:
+    def observe(self, _: None = None, /) -> tuple[Seen, Remembered | None]:
         """Pods, plan and metrics as they are now, and the memory beside the plan."""
         self._observed_writes = self.record.writes
         workers, problem = self._seen()
         self._reported = {worker.uid for worker in workers if worker.exit_code is not None}
         return Seen(workers, self.plan, metrics_problem=problem), self.memory
 
-    def act(self, decision: Decision, memory: Memory) -> None:
+    def act(self, decision: Decision, memory: Remembered) -> None:
         """Publish, delete, create. Raises PlanConflictError if plan or memory changed since `observe`."""
         if self.record.writes != self._observed_writes:
             raise PlanConflictError("plan or memory changed since they were observed")
@@ -99,21 +99,21 @@ class SimulatedCluster:
             return None
 
     @property
-    def memory(self) -> Memory | None:
+    def memory(self) -> Remembered | None:
         """The stored memory; None if there is none or it cannot be understood."""
         memory = self.record.memory
         if not isinstance(memory, str):
             return memory
         try:
-            return Memory.from_json(memory)
+            return Remembered.from_json(memory)
         except ValueError:
             return None
 
-    def write(self, plan: Plan | str | None, memory: Memory | str | None) -> None:
+    def write(self, plan: Plan | str | None, memory: Remembered | str | None) -> None:
         """Replace the record, whoever does."""
         if self.forgetful:
             plan = plan.to_json() if isinstance(plan, Plan) else plan
-            memory = memory.to_json() if isinstance(memory, Memory) else memory
+            memory = memory.to_json() if isinstance(memory, Remembered) else memory
         self.record = StoredRecord(plan, memory, self.record.writes + 1)
 
     def forget(self) -> None:
@@ -123,7 +123,7 @@ class SimulatedCluster:
         plan, memory = self.record.plan, self.record.memory
         self.record = StoredRecord(
             plan.to_json() if isinstance(plan, Plan) else plan,
-            memory.to_json() if isinstance(memory, Memory) else memory,
+            memory.to_json() if isinstance(memory, Remembered) else memory,
             self.record.writes,
         )
 

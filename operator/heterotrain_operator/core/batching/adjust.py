@@ -13,22 +13,22 @@ from dataclasses import replace
 from heterotrain.contract import MEMBERS_MAY_END, Plan
 from heterotrain_operator.core.batching.asking import ask_policy, seats_of
 from heterotrain_operator.core.batching.bounds import beyond_followed, newly_bounded, repaired, with_least_batch
-from heterotrain_operator.core.batching.likeness import as_wary
+from heterotrain_operator.core.batching.likeness import with_relapse_caution
 from heterotrain_operator.core.batching.policies import POLICIES, Seat
 from heterotrain_operator.core.batching.quorum import no_quorum, with_silent
 from heterotrain_operator.core.batching.rebalance import Adjustment, rebalanced
 from heterotrain_operator.core.batching.retries import due_at_once
 from heterotrain_operator.core.facts import SETTLE_SECONDS, groups_on_cpu, listed
-from heterotrain_operator.core.memory.batching import Promises
 from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.memory_model import with_peak
 from heterotrain_operator.core.prediction.step_time import feed_forward
-from heterotrain_operator.core.state import Memory, is_of, members_memory
-from heterotrain_operator.core.worker_memory import LEFT_OUT, WorkerMemory
+from heterotrain_operator.core.remembered.batching import Promises
+from heterotrain_operator.core.remembered_worker import LEFT_OUT, RememberedWorker
+from heterotrain_operator.core.state import Remembered, is_of, members_memory
 
 
-def adjust(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, now: float) -> Adjustment:
+def adjust(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Remembered, now: float) -> Adjustment:
     """Look once. `members` and `memory.workers` are those of `plan`, by rank."""
     memory = _with_least_batches(memory, members)
     memory, news = with_silent(job, plan, members, memory, now)
@@ -36,7 +36,7 @@ def adjust(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, 
     return replace(adjustment, events=(*news, *adjustment.events)) if news else adjustment
 
 
-def _adjusted(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, now: float) -> Adjustment:
+def _adjusted(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Remembered, now: float) -> Adjustment:
     unfollowed = _unfollowed(plan, members)
     repair: tuple[tuple[int, ...] | None, str] | None = beyond_followed(plan, members)
     if repair is None and (not unfollowed or _settled(memory, now)):
@@ -51,7 +51,7 @@ def _adjusted(job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memor
     return adjustment or rebalanced(job, plan, metrics, memory)
 
 
-def aligned(memory: Memory, plan: Plan, now: float) -> Memory:
+def aligned(memory: Remembered, plan: Plan, now: float) -> Remembered:
     """The memory of exactly the active plan's members: under another version the measurements do not hold, and of
     another worker nothing does.
     """
@@ -61,7 +61,7 @@ def aligned(memory: Memory, plan: Plan, now: float) -> Memory:
     return replace(memory, plan_version=plan.version, generation=plan.generation, published_at=now, workers=workers)
 
 
-def _with_least_batches(memory: Memory, members: Sequence[WorkerSeen]) -> Memory:
+def _with_least_batches(memory: Remembered, members: Sequence[WorkerSeen]) -> Remembered:
     """Before anything is decided: bounds rest on them, also while a plan is not followed yet."""
     workers = [with_least_batch(known, seen.metrics) for known, seen in zip(memory.workers, members, strict=True)]
     return replace(memory, workers=tuple(workers))
@@ -101,13 +101,13 @@ def _has_another_batch(metrics: WorkerMetrics, batch: int) -> bool:
     return metrics.protocol >= MEMBERS_MAY_END and metrics.batch_size not in (0, batch)
 
 
-def _settled(memory: Memory, now: float) -> bool:
+def _settled(memory: Remembered, now: float) -> bool:
     return memory.published_at is not None and now - memory.published_at >= SETTLE_SECONDS
 
 
 def at_new_limits(
-    job: Job, plan: Plan, members: Sequence[WorkerSeen], metrics: Sequence[WorkerMetrics | None], memory: Memory
-) -> tuple[Memory, Adjustment | None]:
+    job: Job, plan: Plan, members: Sequence[WorkerSeen], metrics: Sequence[WorkerMetrics | None], memory: Remembered
+) -> tuple[Remembered, Adjustment | None]:
     """The memory with speeds at the members' present CPU limits, and what is adjusted by prediction alone; None where
     no limit has changed, or nothing follows from it. All are by rank.
     """
@@ -127,7 +127,11 @@ def at_new_limits(
 
 
 def _by_prediction(
-    job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory, remembered: Sequence[WorkerMemory]
+    job: Job,
+    plan: Plan,
+    metrics: Sequence[WorkerMetrics | None],
+    memory: Remembered,
+    remembered: Sequence[RememberedWorker],
 ) -> Adjustment | None:
     """What the policy makes of the speeds that are predicted for new CPU limits; None where it keeps the batches, or
     must measure first.
@@ -154,7 +158,7 @@ def _by_prediction(
         expected.append(fed if estimate is None else fed._replace(step_time=fed.step_time.with_estimate(estimate)))
     seats: Sequence[Seat] = seats_of(job, plan, expected, (None,) * len(plan.members))
     if policy.weighs_noise:
-        seats, _ = as_wary(seats, memory.progress.progress_step, job.interval)
+        seats, _ = with_relapse_caution(seats, memory.progress.progress_step, job.interval)
     proposal = ask_policy(job, seats, memory.batching)
     if proposal.batches is None or proposal.batches == plan.batch_sizes:
         return None
@@ -170,14 +174,14 @@ def _by_prediction(
     )
 
 
-def _is_expected(fed: WorkerMemory, known: WorkerMemory) -> bool:
+def _is_expected(fed: RememberedWorker, known: RememberedWorker) -> bool:
     """Whether a new limit lets expect another speed."""
     if fed is known:
         return False
     return fed.step_time.mean_seconds != known.step_time.mean_seconds or fed.batch_cost.speed != known.batch_cost.speed
 
 
-def _fed_forward(job: Job, known: WorkerMemory, worker: WorkerSeen, metrics: WorkerMetrics) -> WorkerMemory:
+def _fed_forward(job: Job, known: RememberedWorker, worker: WorkerSeen, metrics: WorkerMetrics) -> RememberedWorker:
     limit = worker.cpu_limit if worker.cpu_limit is not None else metrics.cpu_limit
     fed, ratio = feed_forward(known.step_time, limit, metrics, job.interval, predictor_of(job).factor_of_limits)
     if fed is known.step_time:

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.bounds import bounds_in_passes
-from heterotrain_operator.core.batching.likeness import as_alike, as_likely, as_wary
+from heterotrain_operator.core.batching.likeness import as_alike, shrunk_to_group_mean, with_relapse_caution
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
 from heterotrain_operator.core.facts import listed
-from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import LEFT_OUT, WorkerMemory
+from heterotrain_operator.core.remembered.batching import Batching
+from heterotrain_operator.core.remembered_worker import LEFT_OUT, RememberedWorker
+from heterotrain_operator.core.state import Remembered
 
 
 def ask_policy(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
@@ -33,13 +33,13 @@ def ask_policy(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
         return Proposal(None, f"batches stay: {error}")
 
 
-def likely_seats(job: Job, seats: Sequence[Seat], memory: Memory) -> tuple[Sequence[Seat], str]:
+def likely_seats(job: Job, seats: Sequence[Seat], memory: Remembered) -> tuple[Sequence[Seat], str]:
     """The seats with what their workers' own times likely are, for a policy that weighs noise; and who of them is taken
     to be slow, in words.
     """
     if not weighs_noise(job):
         return seats, ""
-    likely, names = as_wary(as_likely(seats), memory.progress.progress_step, job.interval)
+    likely, names = with_relapse_caution(shrunk_to_group_mean(seats), memory.progress.progress_step, job.interval)
     return as_alike(likely), f"{listed(names)} counted as slow as they often become" if names else ""
 
 
@@ -52,7 +52,7 @@ def weighs_noise(job: Job) -> bool:
 def seats_of(
     job: Job,
     plan: Plan,
-    workers: Sequence[WorkerMemory],
+    workers: Sequence[RememberedWorker],
     windows: Sequence[Estimate | None],
     metrics: Sequence[WorkerMetrics | None] = (),
 ) -> list[Seat]:

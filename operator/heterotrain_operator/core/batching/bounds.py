@@ -16,11 +16,11 @@ from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.facts import Facts, bounds_of, group_of, listed, multiples_of
 from heterotrain_operator.core.model import Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction.memory_model import after_failure, batch_limit, why_no_more
+from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.multiples import Bounds, infeasible, last_multiple, next_multiple
 from heterotrain_operator.core.split.passes import at_once, in_passes
-from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import WorkerMemory
+from heterotrain_operator.core.state import Remembered
 
 
 def users_bounds(job: Job) -> dict[str, Bounds]:
@@ -28,7 +28,7 @@ def users_bounds(job: Job) -> dict[str, Bounds]:
     return {group.name: bounds_of(job, group) for group in job.groups}
 
 
-def bounds_at_once(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:
+def bounds_at_once(job: Job, groups: Sequence[str], known: Sequence[RememberedWorker]) -> list[Bounds]:
     """The user's bounds of workers of these groups, cut to what memory holds, and with as many samples at least as
     their models train well with, where the global batch allows it. `known` are the same workers.
     """
@@ -50,18 +50,20 @@ def bounds_at_once(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory
     return bounded_below(job.global_batch, safe, leasts)
 
 
-def bounds_in_passes(job: Job, groups: Sequence[str], known: Sequence[WorkerMemory]) -> list[Bounds]:
+def bounds_in_passes(job: Job, groups: Sequence[str], known: Sequence[RememberedWorker]) -> list[Bounds]:
     """Bounds of those workers' parts of a step: what they hold at once, or in several passes if that is too little."""
     return in_passes(job.global_batch, bounds_at_once(job, groups, known))
 
 
-def with_least_batch(known: WorkerMemory, metrics: WorkerMetrics | None) -> WorkerMemory:
+def with_least_batch(known: RememberedWorker, metrics: WorkerMetrics | None) -> RememberedWorker:
     """Take in the fewest samples that a worker reports."""
     least = reported_least(known.least_batch, metrics)
     return known if least == known.least_batch else known._replace(least_batch=least)
 
 
-def newly_bounded(job: Job, plan: Plan, before: Iterable[WorkerMemory], after: Iterable[WorkerMemory]) -> list[Event]:
+def newly_bounded(
+    job: Job, plan: Plan, before: Iterable[RememberedWorker], after: Iterable[RememberedWorker]
+) -> list[Event]:
     """Events about workers whose memory was just found to allow less than the job does."""
     events, users = [], users_bounds(job)
     for member, old, new in zip(plan.members, before, after, strict=True):
@@ -73,7 +75,9 @@ def newly_bounded(job: Job, plan: Plan, before: Iterable[WorkerMemory], after: I
     return events
 
 
-def after_out_of_memory(job: Job, facts: Facts, memory: Memory, unmet: Collection[str] = ()) -> tuple[Memory, str]:
+def after_out_of_memory(
+    job: Job, facts: Facts, memory: Remembered, unmet: Collection[str] = ()
+) -> tuple[Remembered, str]:
     """Memory in which members that ran out of memory get fewer samples at once, and who does, in words. Those named in
     `unmet` have not computed the active plan's batch yet.
     """
@@ -96,7 +100,7 @@ def after_out_of_memory(job: Job, facts: Facts, memory: Memory, unmet: Collectio
     return replace(memory, workers=tuple(workers)), listed(smaller_parts)
 
 
-def repaired(job: Job, plan: Plan, known: Sequence[WorkerMemory]) -> tuple[tuple[int, ...] | None, str] | None:
+def repaired(job: Job, plan: Plan, known: Sequence[RememberedWorker]) -> tuple[tuple[int, ...] | None, str] | None:
     """Batches that repair what the plan violates since the job was edited, and why; no batches if none are
     feasible. None if it violates nothing."""
     groups = [member.group for member in plan.members]

@@ -36,9 +36,9 @@ from heterotrain_operator.core.prediction.noise import DEVIATION_OF_MEDIAN, sure
 from heterotrain_operator.core.prediction.relapses import LEAST_TURNS, intervals_counted
 from heterotrain_operator.core.prediction.roughness import inflation_of
 from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.allocation import Line
 from heterotrain_operator.core.split.expected import alike, expected_step
-from heterotrain_operator.core.worker_memory import WorkerMemory
 
 LEAST_WORKERS = 4
 """Of a group, measured: fewer say too little of what workers of their kind differ by."""
@@ -66,7 +66,7 @@ class _Measured(NamedTuple):
         return self.measured + self.way
 
 
-def as_likely(seats: Sequence[Seat]) -> list[Seat]:
+def shrunk_to_group_mean(seats: Sequence[Seat]) -> list[Seat]:
     """The seats with estimates that are drawn towards those of their groups."""
     groups: dict[str, list[int]] = {}
     for place, seat in enumerate(seats):
@@ -226,7 +226,7 @@ class _Fast(NamedTuple):
     lost: float
 
 
-def as_wary(seats: Sequence[Seat], step: int, interval: int) -> tuple[Sequence[Seat], tuple[str, ...]]:
+def with_relapse_caution(seats: Sequence[Seat], step: int, interval: int) -> tuple[Sequence[Seat], tuple[str, ...]]:
     """The seats with the estimates of workers at the slow speed that they have had before, where it costs less to leave
     them there than to follow them; and their names. `step` is the committed one, `interval` the control interval.
     """
@@ -283,13 +283,13 @@ def _wary_of(fast: Sequence[_Fast], whole: float, turns: float) -> Sequence[_Fas
     return ordered[:number]
 
 
-def noise_of(workers: Sequence[WorkerMemory]) -> tuple[list[float], bool]:
+def noise_of(workers: Sequence[RememberedWorker]) -> tuple[list[float], bool]:
     """Each worker's coefficient of variation, rounded to a few classes, and whether workers differ in it for sure."""
     variations, differ = variations_of([together(worker.variation, worker.step_time) for worker in workers])
     return alike(variations), differ
 
 
-def measured_step(workers: Sequence[WorkerMemory]) -> float:
+def measured_step(workers: Sequence[RememberedWorker]) -> float:
     """Expected seconds of a step under the active plan, of those workers that were measured under it."""
     variations, _ = noise_of(workers)
     measured = [worker.step_time.estimate for worker in workers]

@@ -11,7 +11,6 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.quorum import with_few_steps
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import groups_on_cpu
-from heterotrain_operator.core.memory.batching import Promises
 from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.causes import held_back, remembered, shows_another_speed, window_closed
@@ -56,8 +55,9 @@ from heterotrain_operator.core.prediction.step_time import (
     counted,
     window_of,
 )
-from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import WorkerMemory
+from heterotrain_operator.core.remembered.batching import Promises
+from heterotrain_operator.core.remembered_worker import RememberedWorker
+from heterotrain_operator.core.state import Remembered
 
 PINNED_WINDOWS = 3
 """Windows of a plan after which what changes is the worker's speed, and not what was learned of the batch's cost."""
@@ -96,8 +96,8 @@ class _Taken(NamedTuple):
 
 
 def measured(
-    job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory, *, early: bool
-) -> tuple[Memory, list[Estimate | None], list[str]]:
+    job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Remembered, *, early: bool
+) -> tuple[Remembered, list[Estimate | None], list[str]]:
     """Close everybody's window: estimates followed, windows by rank, and remarks on what was ignored or
     jumped.
     """
@@ -135,7 +135,7 @@ def measured(
     if shared != 1:
         memory = replace(memory, whole_steps=memory.whole_steps.restarted())
     turned = sum([each is not None and each.turn >= TURN for each in taken])
-    workers: list[WorkerMemory] = []
+    workers: list[RememberedWorker] = []
     remarks: list[str] = []
     for rank, (member, counters, worker, each) in enumerate(zip(plan.members, metrics, known, taken, strict=True)):
         if each is not None and counters is not None:
@@ -162,7 +162,7 @@ def measured(
     return replace(memory, workers=tuple(workers)), windows, remarks
 
 
-def _shared(plan: Plan, workers: Sequence[WorkerMemory], found: Sequence[Estimate | str | None]) -> float:
+def _shared(plan: Plan, workers: Sequence[RememberedWorker], found: Sequence[Estimate | str | None]) -> float:
     """By how many times longer most workers' steps take than in their windows before; 1 where nothing shows it. Those
     count whose limit and batch are what they were, or nearly, if they are half of all: a few that noise slows alike
     would else move what is expected of everybody. If they are not, those whose batches were moved show it together.
@@ -185,7 +185,7 @@ def _shared(plan: Plan, workers: Sequence[WorkerMemory], found: Sequence[Estimat
 
 def _taken(
     predictor: Predictor,
-    worker: WorkerMemory,
+    worker: RememberedWorker,
     counters: WorkerMetrics,
     window: Estimate,
     *,
@@ -257,7 +257,9 @@ def _taken(
     )
 
 
-def _with_surprises(memory: Memory, taken: Sequence[_Taken | None]) -> tuple[Memory, dict[int, tuple[float, float]]]:
+def _with_surprises(
+    memory: Remembered, taken: Sequence[_Taken | None]
+) -> tuple[Remembered, dict[int, tuple[float, float]]]:
     """What these windows, by rank, say of how rough windows are: the memory with what they have in common, and by rank
     the roughness and the surprise of workers, as their own times have them.
     """
@@ -284,11 +286,11 @@ def _after_window(
     predictor: Predictor,
     batch: int,
     counters: WorkerMetrics,
-    worker: WorkerMemory,
+    worker: RememberedWorker,
     taken: _Taken,
     *,
     rough: tuple[float, float] | None,
-) -> WorkerMemory:
+) -> RememberedWorker:
     """The worker after a window. `rough` is None of one that had nothing to compare the window with."""
     time, cost, cap = worker.step_time, worker.batch_cost, worker.throughput_cap
     window, estimate, before = taken.window, taken.estimate, taken.before
@@ -309,8 +311,8 @@ def _after_window(
 
 
 def _after_turn(
-    predictor: Predictor, batch: int, worker: WorkerMemory, taken: _Taken, *, step: int, interval: int
-) -> WorkerMemory:
+    predictor: Predictor, batch: int, worker: RememberedWorker, taken: _Taken, *, step: int, interval: int
+) -> RememberedWorker:
     """A worker that had turned slow in the window before this one, which shows whether that lasts."""
     known, before = worker.relapses, taken.before
     if before is None or taken.window.mean_seconds < LASTS * before.mean_seconds:
@@ -320,7 +322,7 @@ def _after_turn(
     return worker._replace(relapses=lasted)
 
 
-def _without_window(counters: WorkerMetrics, worker: WorkerMemory) -> WorkerMemory:
+def _without_window(counters: WorkerMetrics, worker: RememberedWorker) -> RememberedWorker:
     """A worker whose steps say nothing of its own time; the next window begins here."""
     return worker._replace(
         step_time=counted(worker.step_time, counters),

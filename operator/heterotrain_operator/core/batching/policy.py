@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from heterotrain_operator.core.columns import maker
 from heterotrain_operator.core.facts import multiples_of
-from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor
 from heterotrain_operator.core.prediction.predictor import predict_with
 from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.remembered.batching import Batching
+from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.allocation import Line
 from heterotrain_operator.core.split.multiples import Bounds
-from heterotrain_operator.core.worker_memory import WorkerMemory
 
 
 class Seat(NamedTuple):
@@ -36,7 +36,7 @@ class Seat(NamedTuple):
     bounds: Bounds
     estimate: Estimate | None = None
     window: Estimate | None = None
-    memory: WorkerMemory = WorkerMemory()
+    memory: RememberedWorker = RememberedWorker()
     predictor: Predictor = PREDICTORS["EMA"]
     held: bool = False
     smoothed_seconds: float | None = None
@@ -104,7 +104,7 @@ class Proposal:
 
     batches: tuple[int, ...] | None
     reason: str
-    memories: tuple[WorkerMemory, ...] = ()
+    memories: tuple[RememberedWorker, ...] = ()
     stage: int | None = None
     saving: float = 0.0
     promise: Promise | None = None

@@ -20,11 +20,11 @@ from dataclasses import replace
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.facts import listed
-from heterotrain_operator.core.memory.batching import Promises
 from heterotrain_operator.core.model import Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction.step_time import ASSUMED_VARIATION, Estimate, StepTime, steps_since, window_of
-from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import LEFT_OUT, UNREADABLE, UNUSABLE, WorkerMemory
+from heterotrain_operator.core.remembered.batching import Promises
+from heterotrain_operator.core.remembered_worker import LEFT_OUT, UNREADABLE, UNUSABLE, RememberedWorker
+from heterotrain_operator.core.state import Remembered
 
 SHARE = 0.5
 """Of the workers that have samples, and of their samples: so many must be read. With fewer the batches that stay decide
@@ -46,8 +46,8 @@ def no_quorum(plan: Plan, taking_part: Collection[int]) -> str:
 
 
 def with_silent(
-    job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Memory, now: float
-) -> tuple[Memory, tuple[Event, ...]]:
+    job: Job, plan: Plan, members: Sequence[WorkerSeen], memory: Remembered, now: float
+) -> tuple[Remembered, tuple[Event, ...]]:
     """Leave those out that have been silent for the heartbeat's timeout, with an event about each, once."""
     latest = now - job.heartbeat_timeout_seconds
     found = [
@@ -58,7 +58,7 @@ def with_silent(
     return _left_out(plan, memory, found, lambda _: "its metrics cannot be read", reason=UNREADABLE)
 
 
-def steps_by_rank(plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory) -> dict[int, float]:
+def steps_by_rank(plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Remembered) -> dict[int, float]:
     """Measured steps since the last window ended, of those that a decision waits for: workers without samples need
     none, and who is not read or left out is not waited for.
     """
@@ -69,7 +69,9 @@ def steps_by_rank(plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: M
     }
 
 
-def with_late(job: Job, plan: Plan, counts: Mapping[int, float], memory: Memory) -> tuple[Memory, tuple[Event, ...]]:
+def with_late(
+    job: Job, plan: Plan, counts: Mapping[int, float], memory: Remembered
+) -> tuple[Remembered, tuple[Event, ...]]:
     """Leave those out whose counters stand still while those of the others go on, with an event about each, once.
     `counts` are `steps_by_rank`.
     """
@@ -88,11 +90,11 @@ def with_late(job: Job, plan: Plan, counts: Mapping[int, float], memory: Memory)
 def judged(
     plan: Plan,
     metrics: Sequence[WorkerMetrics | None],
-    before: Sequence[WorkerMemory],
-    memory: Memory,
+    before: Sequence[RememberedWorker],
+    memory: Remembered,
     *,
     windows: Sequence[Estimate | None],
-) -> tuple[Memory, tuple[Event, ...]]:
+) -> tuple[Remembered, tuple[Event, ...]]:
     """After the windows of those that have `metrics` were closed: who had no usable one too often in a row is left out,
     and who had one, or needs none, takes part again. `before` is what was remembered of the workers then.
     """
@@ -116,7 +118,7 @@ def judged(
     return _left_out(plan, replace(memory, promises=Promises()) if returned else memory, found, why)
 
 
-def why_left_out(known: WorkerMemory, batch: int) -> str:
+def why_left_out(known: RememberedWorker, batch: int) -> str:
     """Why decisions leave a worker with that batch out, in words; empty if it takes part."""
     if known.left_out < LEFT_OUT:
         return ""
@@ -124,13 +126,13 @@ def why_left_out(known: WorkerMemory, batch: int) -> str:
     return f"keeps its {batch} samples, since its {cause}; the others are balanced without it"
 
 
-def unusable(plan: Plan, memory: Memory) -> str:
+def unusable(plan: Plan, memory: Remembered) -> str:
     """Whose counters cannot be used, in words; empty if nobody's."""
     names = [m.name for m, known in zip(plan.members, memory.workers, strict=True) if known.left_out == UNUSABLE]
     return f"the counters of {listed(names)} cannot be used, so the batches stay there" if names else ""
 
 
-def awaited(plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory) -> list[str]:
+def awaited(plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Remembered) -> list[str]:
     """Who was not read, has no estimate under the active plan, and may yet be read in time."""
     return [
         member.name
@@ -140,8 +142,8 @@ def awaited(plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory)
 
 
 def _left_out(
-    plan: Plan, memory: Memory, found: Sequence[int], why: Callable[[int], str], *, reason: int = UNUSABLE
-) -> tuple[Memory, tuple[Event, ...]]:
+    plan: Plan, memory: Remembered, found: Sequence[int], why: Callable[[int], str], *, reason: int = UNUSABLE
+) -> tuple[Remembered, tuple[Event, ...]]:
     if not found:
         return memory, ()
     workers = list(memory.workers)
@@ -176,7 +178,7 @@ DEGREES = 6.0
 """Steps that what is known of a variance counts as. Tried: 4 to 10."""
 
 
-def is_due(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory) -> bool:
+def is_due(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Remembered) -> bool:
     """Whether a decision should be tried before the interval is over: somebody's speed is new, or seems to have
     changed, and waiting would cost more than a plan does. `metrics` are by rank, None of those that were not read.
     """
@@ -215,7 +217,7 @@ def _is_new(seen: tuple[StepTime, float, float]) -> bool:
 
 
 def with_few_steps(
-    windows: Sequence[Estimate | str | None], workers: Sequence[WorkerMemory]
+    windows: Sequence[Estimate | str | None], workers: Sequence[RememberedWorker]
 ) -> list[Estimate | str | None]:
     """The windows with variances as certain as so few steps make them; `workers` are theirs, by rank."""
     squares, degrees = DEGREES * ASSUMED_VARIATION**2, DEGREES

@@ -20,13 +20,13 @@ from heterotrain_operator.core.batching.measuring import measured
 from heterotrain_operator.core.batching.policy import Promise, Proposal, Seat
 from heterotrain_operator.core.batching.quorum import awaited, is_due, judged, no_quorum, steps_by_rank, with_late
 from heterotrain_operator.core.batching.retries import with_idle
-from heterotrain_operator.core.batching.rollback import reviewed, tried
+from heterotrain_operator.core.batching.rollback import apply_trial, reviewed
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Event, Job, WorkerMetrics
 from heterotrain_operator.core.prediction.whole_steps import observed
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.remembered_worker import LEFT_OUT
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.core.stragglers.verdict import ACTIONS
-from heterotrain_operator.core.worker_memory import LEFT_OUT
 
 DEVIATIONS = 1.0
 """Standard errors of the slowest that a small gain must exceed. Tried: 0.7 to 1.5, on independent, autoregressive and
@@ -54,7 +54,7 @@ class Adjustment:
 
     batches: tuple[int, ...] | None
     reason: str
-    memory: Memory
+    memory: Remembered
     degraded: str = ""
     decided: bool = False
     stage: int | None = None
@@ -98,7 +98,7 @@ def greatest_of(workers: int) -> float:
     return NormalDist().inv_cdf((workers - 0.375) / (workers + 0.25))
 
 
-def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory) -> Adjustment:
+def rebalanced(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Remembered) -> Adjustment:
     """What the policy makes of the steps that were measured since its last decision, once there are enough of them, or
     before if they show enough. `metrics` and `memory.workers` are those of the plan's members, by rank; None of those
     that were not read.
@@ -125,7 +125,7 @@ def _decided(
     plan: Plan,
     metrics: Sequence[WorkerMetrics | None],
     read: Sequence[WorkerMetrics | None],
-    memory: Memory,
+    memory: Remembered,
     *,
     early: bool,
 ) -> Adjustment:
@@ -158,7 +158,7 @@ def _decided(
         proposal = with_patience(rested_on, evidence, likely, proposal, urgent=urgent)
     memory, proposal = reviewed(memory, seats, proposal)
     if weighs_noise(job):
-        memory, proposal = tried(memory, seats, proposal)
+        memory, proposal = apply_trial(memory, seats, proposal)
     if proposal.batches is not None:
         memory = replace(memory, batching=replace(memory.batching, rested_on=evidence))
     if as_slow:
@@ -194,7 +194,7 @@ def _is_urgent(job: Job, seats: Sequence[Seat]) -> bool:
     return ACTIONS[job.stragglers.action].hastens and any(seat.memory.evidence.named for seat in seats)
 
 
-def _fit_at_once(job: Job, plan: Plan, memory: Memory) -> bool:
+def _fit_at_once(job: Job, plan: Plan, memory: Remembered) -> bool:
     """Whether a member takes several passes for what it could compute at once."""
     if not any(member.micro_batch_size for member in plan.members):
         return False

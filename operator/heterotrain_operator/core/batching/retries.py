@@ -14,10 +14,10 @@ from dataclasses import replace
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.model import Job, WorkerMetrics
+from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.allocation import Line
 from heterotrain_operator.core.split.multiples import next_multiple
-from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import WorkerMemory
+from heterotrain_operator.core.state import Remembered
 
 COST_SHARE = 0.1
 """Of the time since a worker lost its samples: what its first retry may cost. Tried on a worker that was slowed 10 to
@@ -41,7 +41,7 @@ PROBE_PART = 16
 for it short, and with fewer the fixed part of a step would be all that is seen."""
 
 
-def with_idle(plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memory) -> Memory:
+def with_idle(plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Remembered) -> Remembered:
     """One decision more without samples, of the members that have none and are read."""
     if all(member.batch_size > 0 for member in plan.members):
         return memory
@@ -52,12 +52,12 @@ def with_idle(plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Memor
     return replace(memory, workers=workers)
 
 
-def due_at_once(known: WorkerMemory) -> WorkerMemory:
+def due_at_once(known: RememberedWorker) -> RememberedWorker:
     """Of a worker whose circumstances are better or others now."""
     return known._replace(idle=DUE_AT_ONCE, retries=0)
 
 
-def after_plan(known: WorkerMemory, old_batch: int, new_batch: int) -> WorkerMemory:
+def after_plan(known: RememberedWorker, old_batch: int, new_batch: int) -> RememberedWorker:
     """When a plan ends: a retry begins, or a worker has kept its samples, so that its retries are over."""
     if old_batch > 0:
         retries = 0 if new_batch > 0 else known.retries

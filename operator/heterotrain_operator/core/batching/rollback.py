@@ -29,13 +29,13 @@ from dataclasses import replace
 from heterotrain_operator.core.batching.likeness import measured_step
 from heterotrain_operator.core.batching.policy import Promise, Proposal, Seat, multiples_of_seats
 from heterotrain_operator.core.batching.words import duration, percent, sizes
-from heterotrain_operator.core.memory.batching import Promises
 from heterotrain_operator.core.prediction.noise import Noise
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.prediction.whole_steps import LONGEST_HISTORY
+from heterotrain_operator.core.remembered.batching import Promises
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.multiples import infeasible
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 
 LEAST_FAILURE = 0.05
 """Share of the step by which a promise may be missed and still count as kept."""
@@ -69,7 +69,7 @@ LEAST_DOUBT = 0.01
 """A doubt below this is forgotten: the least saving that is worth a move exceeds it."""
 
 
-def reviewed(memory: Memory, seats: Sequence[Seat], proposal: Proposal) -> tuple[Memory, Proposal]:
+def reviewed(memory: Remembered, seats: Sequence[Seat], proposal: Proposal) -> tuple[Remembered, Proposal]:
     """Compare what the active plan promised with what was measured, and hold the proposal back as far as it failed.
 
     A step slower than promised, beyond noise, raises the doubt by the share that it fell short, once. While it is
@@ -100,7 +100,7 @@ def reviewed(memory: Memory, seats: Sequence[Seat], proposal: Proposal) -> tuple
     return memory, replace(proposal, batches=None, reason=reason)
 
 
-def promised(memory: Memory, promise: Promise | None, replaced_batches: Sequence[int]) -> Memory:
+def promised(memory: Remembered, promise: Promise | None, replaced_batches: Sequence[int]) -> Remembered:
     """The memory at the publication of a plan that promises something, in place of batches whose step was measured."""
     if promise is None:
         return replace(memory, promises=memory.promises.without_promise())
@@ -215,7 +215,7 @@ LONGEST_WAIT = 8
 """Decisions for which batches stay after half of a split was taken back: twice as many as whole steps need to tell."""
 
 
-def tried(memory: Memory, seats: Sequence[Seat], proposal: Proposal) -> tuple[Memory, Proposal]:
+def apply_trial(memory: Remembered, seats: Sequence[Seat], proposal: Proposal) -> tuple[Remembered, Proposal]:
     """Go on with the trial of the last split for noise, if there is one, and hold the proposal back while it is not
     known what half of the way back regains; but not for long, for whole steps may tell nothing.
     """
@@ -243,8 +243,8 @@ def _recovered(believed: float) -> float:
 
 
 def _judged_by_whole_steps(
-    memory: Memory, seats: Sequence[Seat], proposal: Proposal, whole: Estimate
-) -> tuple[Memory, Proposal]:
+    memory: Remembered, seats: Sequence[Seat], proposal: Proposal, whole: Estimate
+) -> tuple[Remembered, Proposal]:
     """What whole steps say of the split that is on trial, enough of which were measured."""
     promises = memory.promises
     gap = whole.mean_seconds - measured_step([seat.memory for seat in seats])

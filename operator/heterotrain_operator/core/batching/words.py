@@ -8,7 +8,7 @@ from statistics import median
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.facts import listed
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 
 LISTED = 16
 """Batches that a message lists before it breaks off."""
@@ -64,7 +64,7 @@ BALANCE_TOLERANCE = 0.10
 """Own time of the slowest above the mean, relative, up to which the job counts as balanced."""
 
 
-def balance(plan: Plan, memory: Memory) -> tuple[bool | None, str, float | None]:
+def balance(plan: Plan, memory: Remembered) -> tuple[bool | None, str, float | None]:
     """Whether the slowest own time is near the mean, in which words, and by what part of the mean it is above it.
 
     None unless all members that have samples are measured under this plan. This is the one place that says so: the

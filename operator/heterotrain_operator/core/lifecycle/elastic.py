@@ -19,20 +19,20 @@ from heterotrain_operator.core.lifecycle import following, membership, transitio
 from heterotrain_operator.core.lifecycle.ends import has_left
 from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS, begins_to_hold, too_few
 from heterotrain_operator.core.lifecycle.membership import Change, Returning, evicted, returning
+from heterotrain_operator.core.lifecycle.open_slots import NOTHING_LACKS, Lacking, lacking, open_slots, with_arrivals
 from heterotrain_operator.core.lifecycle.prior import Prior, changed_split, inherited, place_of, slowed
 from heterotrain_operator.core.lifecycle.publishing import carried_on, changed_plan, next_version
 from heterotrain_operator.core.lifecycle.refill import after_ends, keeps_pod
 from heterotrain_operator.core.lifecycle.replacing import expected_batches, inheritance
 from heterotrain_operator.core.lifecycle.responses import Incident, removes_surplus, respond_to_lasting
-from heterotrain_operator.core.lifecycle.vacancies import NOTHING_LACKS, Lacking, lacking, vacancies, with_arrivals
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerKey, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, with_remark
 from heterotrain_operator.core.prediction import predictor_of
+from heterotrain_operator.core.remembered_worker import NOBODY, RememberedWorker, key_of
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.multiples import Bounds, infeasible
 from heterotrain_operator.core.split.passes import with_passes
-from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import NOBODY, WorkerMemory, key_of
+from heterotrain_operator.core.state import Remembered
 
 NOBODY_LEFT = "nobody is left who could carry the training on"
 
@@ -43,7 +43,7 @@ class Look:
     these workers are created and deleted, these events reported, and this is said of workers that are not ready.
     """
 
-    memory: Memory
+    memory: Remembered
     decided: Decision | None = None
     create: tuple[WorkerKey, ...] = ()
     delete: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class _Going:
     back: tuple[Returning, ...] = ()
 
 
-def look(job: Job, facts: Facts, memory: Memory, now: float, leaving: Collection[str] = ()) -> Look:
+def planned_members(job: Job, facts: Facts, memory: Remembered, now: float, leaving: Collection[str] = ()) -> Look:
     """What is done about the members of a job that trains, before anything is about their batches. Those named in
     `leaving` are no members of the next plan, if it is feasible without them and with who can join.
     """
@@ -82,7 +82,7 @@ def look(job: Job, facts: Facts, memory: Memory, now: float, leaving: Collection
     memory = with_arrivals(facts, ends.memory, now)
     late = frozenset(behind)
     unwanted = frozenset[str]() if awaited else _unwanted(job, facts, memory, leaving, late)
-    vacant, memory = vacancies(job, facts, memory, now, without=late | unwanted, back=back)
+    vacant, memory = open_slots(job, facts, memory, now, without=late | unwanted, back=back)
     gone = _to_delete(job, facts, memory, vacant.surplus, settled=not awaited)
     events = (*ends.events, *vacant.events)
     missing = lacking(job, facts, memory, now)
@@ -115,7 +115,7 @@ def _ran_out_of_memory(look: Look) -> bool:
     return any(place.known.memory_use.failed_batch and place.identity in created for place in look.memory.pending)
 
 
-def _ending(job: Job, facts: Facts, memory: Memory, now: float, finished: set[str]) -> Look:
+def _ending(job: Job, facts: Facts, memory: Remembered, now: float, finished: set[str]) -> Look:
     """Some members have committed the last step, and the others are about to, so that nobody joins any more. If one of
     these ended before, the rest go on without it; they do already if it left in order. The job is over whatever becomes
     of them once the first that was left has finished (`ending`).
@@ -136,7 +136,7 @@ def _ending(job: Job, facts: Facts, memory: Memory, now: float, finished: set[st
 
 
 def _unwanted(
-    job: Job, facts: Facts, memory: Memory, leaving: Collection[str], late: Collection[str]
+    job: Job, facts: Facts, memory: Remembered, leaving: Collection[str], late: Collection[str]
 ) -> frozenset[str]:
     """Members, by name, that the next plan is not to name: those beyond what the job wants and, where the rest can do
     without them, those that are `leaving`, which count as gone then.
@@ -148,13 +148,15 @@ def _unwanted(
     return frozenset(worker.name for worker in membership.taken(job, facts, memory))
 
 
-def _is_feasible(job: Job, facts: Facts, memory: Memory, without: set[str]) -> bool:
+def _is_feasible(job: Job, facts: Facts, memory: Remembered, without: set[str]) -> bool:
     """Whether a plan without these workers, and with all that can join, keeps all bounds."""
     change = membership.change(facts, memory, without)
     return change is not None and not _infeasible(job, change, _known(job, facts, memory, change)[0])
 
 
-def _changed(job: Job, facts: Facts, memory: Memory, now: float, going: _Going) -> tuple[Decision | None, Memory, str]:
+def _changed(
+    job: Job, facts: Facts, memory: Remembered, now: float, going: _Going
+) -> tuple[Decision | None, Remembered, str]:
     """Publish the members that there are now, if they are others; without those that would join if with them no split
     of the global batch keeps all bounds. Members that are only not wanted any more stay as long as the others cannot do
     without them, if that is no longer than workers may take to start; the text says so then.
@@ -178,14 +180,14 @@ def _changed(job: Job, facts: Facts, memory: Memory, now: float, going: _Going) 
     return _held(job, facts, memory, now, why)
 
 
-def _fit(memory: Memory) -> Memory:
+def _fit(memory: Remembered) -> Remembered:
     """The memory once no member stays only since the others cannot do without it."""
     if memory.following.unfit_at is None:
         return memory
     return replace(memory, following=replace(memory.following, unfit_at=None))
 
 
-def _has_lost(job: Job, facts: Facts, memory: Memory) -> bool:
+def _has_lost(job: Job, facts: Facts, memory: Remembered) -> bool:
     """Whether a member that trained is lost, not counting those of groups that the job does not have any more."""
     assert facts.plan is not None
     groups, coming = {group.name for group in job.groups}, following.entrants(facts, memory)
@@ -196,7 +198,7 @@ def _has_lost(job: Job, facts: Facts, memory: Memory) -> bool:
     )
 
 
-def _held(job: Job, facts: Facts, memory: Memory, now: float, why: str) -> tuple[Decision | None, Memory, str]:
+def _held(job: Job, facts: Facts, memory: Remembered, now: float, why: str) -> tuple[Decision | None, Remembered, str]:
     """Members that are not wanted any more stay for a time, since the others cannot do without them: the rest of what
     is wanted may come.
     """
@@ -214,12 +216,12 @@ def _held(job: Job, facts: Facts, memory: Memory, now: float, why: str) -> tuple
     return decision(job, "Running", "WaitingForWorkers", message), memory, ""
 
 
-def _restarted(job: Job, facts: Facts, memory: Memory, now: float, why: str) -> tuple[Decision, Memory]:
+def _restarted(job: Job, facts: Facts, memory: Remembered, now: float, why: str) -> tuple[Decision, Remembered]:
     return respond_to_lasting(job, facts, memory, now, incident=Incident.STATE_LOST, message=why)
 
 
 def _to_delete(
-    job: Job, facts: Facts, memory: Memory, unwanted: Sequence[WorkerSeen], *, settled: bool
+    job: Job, facts: Facts, memory: Remembered, unwanted: Sequence[WorkerSeen], *, settled: bool
 ) -> tuple[str, ...]:
     """Pods of no use: of workers that ended, but for those that may still show who asked them to; of those on nodes
     that do not answer; and of workers that are neither members nor newcomers, once no change is under way in which
@@ -240,8 +242,8 @@ def _to_delete(
 
 
 def _known(
-    job: Job, facts: Facts, memory: Memory, change: Change, after: Plan | None = None
-) -> tuple[list[WorkerMemory], Prior]:
+    job: Job, facts: Facts, memory: Remembered, change: Change, after: Plan | None = None
+) -> tuple[list[RememberedWorker], Prior]:
     """What is known of the members of a change, by rank: of who stays its own, of who joins what is known of the place;
     and what the latter rests on.
     """
@@ -272,7 +274,7 @@ def _identities(change: Change) -> list[tuple[str, tuple[str, int]]]:
     return [(each.name, (each.group, each.index)) for each in change.members if each.name in joined]
 
 
-def _infeasible(job: Job, change: Change, known: Sequence[WorkerMemory]) -> str:
+def _infeasible(job: Job, change: Change, known: Sequence[RememberedWorker]) -> str:
     groups = [worker.group for worker in change.members]
     bounds = bounds_in_passes(job, groups, known)
     names = [worker.name for worker in change.members]
@@ -287,7 +289,7 @@ def _seats(job: Job, change: Change, bounds: Sequence[Bounds]) -> list[Seat]:
     ]
 
 
-def _published(job: Job, facts: Facts, memory: Memory, now: float, change: Change) -> tuple[Decision, Memory]:
+def _published(job: Job, facts: Facts, memory: Remembered, now: float, change: Change) -> tuple[Decision, Remembered]:
     before = facts.plan
     assert before is not None
     known, prior = _known(job, facts, memory, change)

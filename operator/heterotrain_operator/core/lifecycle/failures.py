@@ -33,10 +33,10 @@ from heterotrain_operator.core.lifecycle.responses import (
 )
 from heterotrain_operator.core.model import Decision, Job, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 
 
-def after_fatal(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory] | None:
+def after_fatal(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered] | None:
     """A worker reported at its end that no other try may be made: the job has failed, whatever else ended for whatever
     cause, and whatever restarts are left. None if no worker did.
     """
@@ -48,7 +48,7 @@ def after_fatal(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Dec
     return respond(job, facts, memory, now, incident=Incident.FAILED_FOR_GOOD, message=first_few(ends))
 
 
-def of_members(facts: Facts, memory: Memory) -> Facts:
+def of_members(facts: Facts, memory: Remembered) -> Facts:
     """The same facts without the ends of workers that are no members, where the active plan's members are there: a
     newcomer's end is a matter of its place alone, and that of a worker which has left is nobody's; so is that of one
     which leaves by its own word, as the job is done, once others have finished.
@@ -75,7 +75,7 @@ def are_replaced(job: Job, facts: Facts) -> bool:
     return not any(facts.members) and all(_is_replaced(job, worker) for worker in facts.failed)
 
 
-def after_failures(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory] | None:
+def after_failures(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered] | None:
     """Workers ended that should not have: say which incident that is, and respond. None if nothing is done about it.
 
     It is a disruption if any worker was, or is being, taken away, or has vanished: what the others ended of is then a
@@ -117,7 +117,7 @@ def after_failures(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[
     return respond(job, facts, memory, now, incident=Incident.WORKER_FAILED, message=message)
 
 
-def after_departures(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
+def after_departures(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered]:
     """Members of the plan are not there any more."""
     gone = vanished(facts)
     was_seen = all(name in facts.departed for name in gone)
@@ -142,7 +142,7 @@ def _unlikeliness(worker: WorkerSeen) -> tuple[bool, bool, bool, bool]:
     return not is_external(worker), not killed, not worker.asked_to_stop, not worker.script_error
 
 
-def _no_other_end(job: Job, facts: Facts, memory: Memory) -> tuple[Incident, str] | None:
+def _no_other_end(job: Job, facts: Facts, memory: Remembered) -> tuple[Incident, str] | None:
     """Incident and message if workers that have never trained ended as they would at every try."""
     if not never_trained(memory):
         return None
@@ -157,7 +157,7 @@ def _no_other_end(job: Job, facts: Facts, memory: Memory) -> tuple[Incident, str
     return Incident.FAILED_ALIKE, f"{who} ended in the same way{times} before the first step: {described_end(one)}"
 
 
-def _never_joined(facts: Facts, memory: Memory) -> tuple[Incident, str] | None:
+def _never_joined(facts: Facts, memory: Remembered) -> tuple[Incident, str] | None:
     """Incident and message if a worker ended well in silence and was no member of a plan, as one is that joins."""
     if facts.plan is None and memory.plan_version > 0:
         return None  # who was a member is not known
@@ -179,7 +179,7 @@ def _script_error_step(failures: Sequence[WorkerSeen]) -> int | None:
     return max((worker.step for worker in failures if worker.script_error), default=None)
 
 
-def _script_failed(job: Job, memory: Memory, step: int | None, message: str) -> tuple[Incident, str] | None:
+def _script_failed(job: Job, memory: Remembered, step: int | None, message: str) -> tuple[Incident, str] | None:
     """Incident and message if the script's error at that step is one that it would raise again: the steps up to it are
     the same each time, and a fault that passes does so with one restart.
     """
@@ -216,7 +216,7 @@ such as a connection that is refused, nobody knows whether they pass.
 _FIGURE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
-def never_trained(memory: Memory) -> bool:
+def never_trained(memory: Remembered) -> bool:
     """Whether no generation of the job's workers is known to have committed a step."""
     known, begun_at = memory.progress, max(memory.resumed.resumed_step, 0)
     return memory.generation <= 1 and not known.stepped and known.progress_step <= begun_at
@@ -230,19 +230,19 @@ def without_device(failures: Sequence[WorkerSeen]) -> str:
     )
 
 
-def alike(failures: Sequence[WorkerSeen], memory: Memory) -> bool:
+def alike(failures: Sequence[WorkerSeen], memory: Remembered) -> bool:
     """Whether all of these ended in one way, by themselves, before the first step."""
     return len({_manner(worker) for worker in failures}) == 1 and all(_by_itself(each, memory) for each in failures)
 
 
-def may_be_all(facts: Facts, memory: Memory) -> bool:
+def may_be_all(facts: Facts, memory: Remembered) -> bool:
     """Whether those that ended before there was a plan ended alike, and others may do so yet. Of members the others end
     of the first one's end, in their own way.
     """
     return not any(facts.members) and never_trained(memory) and alike(facts.failed, memory) and bool(facts.live)
 
 
-def is_proof(job: Job, failures: Sequence[WorkerSeen], memory: Memory) -> bool:
+def is_proof(job: Job, failures: Sequence[WorkerSeen], memory: Remembered) -> bool:
     """Whether the ends of all workers, alike, say how the next try would end."""
     wanted = sum(group.replicas for group in job.groups)
     if len(failures) < wanted:
@@ -250,7 +250,7 @@ def is_proof(job: Job, failures: Sequence[WorkerSeen], memory: Memory) -> bool:
     return wanted > 1 or failures[0].exit_code in WRONG_COMMAND_CODES or is_repeated(failures[0], memory)
 
 
-def is_repeated(worker: WorkerSeen, memory: Memory) -> bool:
+def is_repeated(worker: WorkerSeen, memory: Remembered) -> bool:
     """Whether the only worker ended of the same error of its code as before the restart, to which its end then led: it
     is its own witness, for it has no other.
     """
@@ -267,7 +267,7 @@ def _without_figures(words: str) -> str:
     return _FIGURE.sub("#", words)
 
 
-def _by_itself(worker: WorkerSeen, memory: Memory) -> bool:
+def _by_itself(worker: WorkerSeen, memory: Remembered) -> bool:
     code = worker.exit_code
     plain = code is not None and 0 < code <= GREATEST_PLAIN_CODE
     passes = worker.message.partition(":")[0] in ERRORS_THAT_PASS

@@ -19,8 +19,8 @@ from heterotrain.contract import (
 )
 from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, ended
 from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen, WorkerState
-from heterotrain_operator.core.state import Memory, members_memory
-from heterotrain_operator.core.worker_memory import KEY_LENGTH, key_of
+from heterotrain_operator.core.remembered_worker import KEY_LENGTH, key_of
+from heterotrain_operator.core.state import Remembered, members_memory
 
 SWITCH_STEPS = 5
 """Slow steps that a change may take at least: groups are made ahead, and all switch between two steps."""
@@ -56,7 +56,7 @@ def is_carried_out(facts: Facts) -> bool:
     return facts.plan is not None and any(each.generation >= facts.plan.generation for each in _read(facts))
 
 
-def was_carried_out(facts: Facts, memory: Memory) -> bool:
+def was_carried_out(facts: Facts, memory: Remembered) -> bool:
     """Whether members follow the active plan's generation, or were seen to at an earlier look, whoever is read now; of
     the memory that `noticed` has given.
     """
@@ -64,7 +64,7 @@ def was_carried_out(facts: Facts, memory: Memory) -> bool:
     return seen or is_carried_out(facts)
 
 
-def entrants(facts: Facts, memory: Memory) -> frozenset[str]:
+def entrants(facts: Facts, memory: Remembered) -> frozenset[str]:
     """Members of the active plan, by name, that are to join by a change which nobody is known to have carried out; of
     the memory that `noticed` has given.
     """
@@ -74,7 +74,7 @@ def entrants(facts: Facts, memory: Memory) -> frozenset[str]:
     return frozenset(member.name for member in plan.members[-joining:])
 
 
-def outsiders(facts: Facts, memory: Memory) -> frozenset[str]:
+def outsiders(facts: Facts, memory: Remembered) -> frozenset[str]:
     """Members of the active plan, by name, that were to join and have not said yet that they train: the entrants, and
     those that take the state over from others, which have gone over already.
     """
@@ -90,12 +90,12 @@ def keys_in(keys: str) -> set[str]:
     return {keys[start : start + KEY_LENGTH] for start in range(0, len(keys), KEY_LENGTH)}
 
 
-def leaving_keys(memory: Memory) -> set[str]:
+def leaving_keys(memory: Remembered) -> set[str]:
     """The keys of workers that were members of an earlier plan, and are to leave."""
     return keys_in(memory.following.leaving)
 
 
-def leavers(facts: Facts, memory: Memory, plan: Plan | None) -> set[str]:
+def leavers(facts: Facts, memory: Remembered, plan: Plan | None) -> set[str]:
     """Live workers, by name, that `plan`, which carries on what the members train, names no more; it is the active one,
     or the next.
     """
@@ -111,7 +111,7 @@ def leavers(facts: Facts, memory: Memory, plan: Plan | None) -> set[str]:
     }
 
 
-def may_train_along(facts: Facts, memory: Memory, worker: WorkerSeen) -> bool:
+def may_train_along(facts: Facts, memory: Remembered, worker: WorkerSeen) -> bool:
     """Whether a live worker that is no member any more may still train with those that are: nobody has gone over to the
     plan that lets it go, as far as is known.
     """
@@ -119,7 +119,7 @@ def may_train_along(facts: Facts, memory: Memory, worker: WorkerSeen) -> bool:
     return was_member and not is_carried_out(facts) and bool(stayers(facts))
 
 
-def noticed(facts: Facts, memory: Memory, now: float) -> Memory:
+def noticed(facts: Facts, memory: Remembered, now: float) -> Remembered:
     """Remember when a change is seen to be carried out: the next one counts from then on. Those that joined by it are
     members as soon as they say themselves that they train. Without a memory of the active plan those are to join that
     say that they have not trained, while others have.
@@ -139,7 +139,7 @@ def noticed(facts: Facts, memory: Memory, now: float) -> Memory:
     return replace(memory, following=replace(memory.following, changing=changing, joining=new, entering=keys))
 
 
-def _entered(facts: Facts, memory: Memory) -> Memory:
+def _entered(facts: Facts, memory: Remembered) -> Remembered:
     """The memory without those that were to join and say now that they train."""
     before = memory.following.entering
     if not before:
@@ -161,7 +161,7 @@ def _untrained_last(facts: Facts) -> int:
     return sum(1 for _ in takewhile(bool, untrained))
 
 
-def timed(job: Job, facts: Facts, memory: Memory, now: float) -> Memory:
+def timed(job: Job, facts: Facts, memory: Remembered, now: float) -> Remembered:
     """The memory in which a pause that members have declared counts against no change, for as long as workers may take
     to start.
     """
@@ -179,7 +179,7 @@ def timed(job: Job, facts: Facts, memory: Memory, now: float) -> Memory:
     return replace(memory, following=replace(memory.following, changed_at=now))
 
 
-def awaited(job: Job, facts: Facts, memory: Memory, now: float) -> list[WorkerSeen]:
+def awaited(job: Job, facts: Facts, memory: Remembered, now: float) -> list[WorkerSeen]:
     """Members that do not report the active plan's generation yet, while that is waited for; nobody where a member has
     ended, or one that was to join is taken away, since that change cannot be carried out any more.
     """
@@ -192,7 +192,7 @@ def awaited(job: Job, facts: Facts, memory: Memory, now: float) -> list[WorkerSe
     return behind if waits or any(_is_entering(job, facts, each, memory, now) for each in behind) else []
 
 
-def left_behind(job: Job, facts: Facts, memory: Memory, now: float) -> list[WorkerSeen]:
+def left_behind(job: Job, facts: Facts, memory: Remembered, now: float) -> list[WorkerSeen]:
     """Newcomers that are members of the active plan, and have not followed it in time."""
     if not _is_overdue(job, facts, memory, now):
         return []
@@ -203,7 +203,7 @@ def left_behind(job: Job, facts: Facts, memory: Memory, now: float) -> list[Work
     ]
 
 
-def cut_off(job: Job, facts: Facts, memory: Memory, now: float) -> list[WorkerSeen]:
+def cut_off(job: Job, facts: Facts, memory: Remembered, now: float) -> list[WorkerSeen]:
     """Members that have not answered for the heartbeat's timeout, and without which the others say that they train:
     they are stopped, or nobody reaches them. One that only the operator cannot read trains with the others, which say
     so.
@@ -221,7 +221,7 @@ def cut_off(job: Job, facts: Facts, memory: Memory, now: float) -> list[WorkerSe
     return [worker for worker in late if worker is not None]
 
 
-def replaced_in_silence(facts: Facts, memory: Memory) -> set[str]:
+def replaced_in_silence(facts: Facts, memory: Remembered) -> set[str]:
     """Live workers, by name, that are replaced since they were cut off, and do not answer now, either."""
     keys = {place.key for place in memory.pending if place.why.endswith(CUT_OFF)}
     return {each.name for each in facts.live if each.metrics is None and key_of(each.uid) in keys} if keys else set()
@@ -246,12 +246,12 @@ def _behind(facts: Facts) -> list[WorkerSeen]:
     return [each for each in stayers(facts) if each.metrics is not None and each.metrics.generation < generation]
 
 
-def _waited(memory: Memory, now: float) -> float:
+def _waited(memory: Remembered, now: float) -> float:
     changed_at = memory.following.changed_at
     return now - (changed_at if changed_at is not None else now)
 
 
-def _is_entering(job: Job, facts: Facts, worker: WorkerSeen, memory: Memory, now: float) -> bool:
+def _is_entering(job: Job, facts: Facts, worker: WorkerSeen, memory: Remembered, now: float) -> bool:
     """Whether a worker is on its way in, as the others have gone over already: the state that it takes over may be
     large, and it has as long for it as workers may take to start.
     """
@@ -259,7 +259,7 @@ def _is_entering(job: Job, facts: Facts, worker: WorkerSeen, memory: Memory, now
     return entering and is_carried_out(facts) and _waited(memory, now) <= job.startup_deadline_seconds
 
 
-def _is_overdue(job: Job, facts: Facts, memory: Memory, now: float) -> bool:
+def _is_overdue(job: Job, facts: Facts, memory: Remembered, now: float) -> bool:
     """Whether the time for the active plan's change is over.
 
     As long as nobody has switched, volumes may not show the plan. Once somebody has, all have that train on, for they

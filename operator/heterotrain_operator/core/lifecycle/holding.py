@@ -14,17 +14,17 @@ from heterotrain.contract import MEMBERS_MAY_END, PHASE_HOLDING
 from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.lifecycle import progress
+from heterotrain_operator.core.lifecycle.open_slots import is_given_up
 from heterotrain_operator.core.lifecycle.publishing import adjusted, is_predicted, next_version, rebalanced_plan
-from heterotrain_operator.core.lifecycle.vacancies import is_given_up
 from heterotrain_operator.core.model import Decision, Event, Group, Job
 from heterotrain_operator.core.outcomes import Health, decision, ending
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 
 BELOW_MIN_REPLICAS = "BelowMinReplicas"
 """Why a job is Degraded that holds, and the reason of the event which says that it begins to."""
 
 
-def held(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory] | None:
+def held(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered] | None:
     """What is done about a job whose plan names exactly the workers that are there, if it holds, is to hold or is to
     hold no more; None if it trains. A job to which nobody comes any more fails, instead of holding for good.
     """
@@ -66,7 +66,7 @@ def begins_to_hold(few: str, version: int) -> Event:
     return Event("Warning", BELOW_MIN_REPLICAS, f"plan {version}: training holds until others have joined: {few}")
 
 
-def _can_be(job: Job, memory: Memory, group: Group) -> int:
+def _can_be(job: Job, memory: Remembered, group: Group) -> int:
     """How many members the group has or may still get."""
     return group.replicas - sum(place.group == group.name and is_given_up(job, place) for place in memory.pending)
 
@@ -76,7 +76,7 @@ def _least_of(group: Group) -> int:
     return group.min_replicas or 0
 
 
-def too_few(job: Job, facts: Facts, memory: Memory, groups: Iterable[str]) -> str:
+def too_few(job: Job, facts: Facts, memory: Remembered, groups: Iterable[str]) -> str:
     """Which groups of the job have fewer members than they may train with, in words; empty if none has, if members need
     one another, and once members have finished, for nobody joins then who could let the others go on. `groups` names
     that of each member.

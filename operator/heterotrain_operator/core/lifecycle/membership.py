@@ -31,10 +31,10 @@ from heterotrain_operator.core.lifecycle.following import (
     stayers,
     was_carried_out,
 )
-from heterotrain_operator.core.memory.replacements import Replacement
 from heterotrain_operator.core.model import Job, WorkerSeen, WorkerState
-from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import key_of
+from heterotrain_operator.core.remembered.replacements import Replacement
+from heterotrain_operator.core.remembered_worker import key_of
+from heterotrain_operator.core.state import Remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Returning:
     why: str
 
 
-def returning(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Returning, ...]:
+def returning(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Returning, ...]:
     """The stragglers that are to be members again, as far as is known."""
     plan = facts.plan
     if not memory.remedies.replacing or plan is None or not any(facts.members) or is_carried_out(facts):
@@ -96,7 +96,7 @@ class Change:
     returned: tuple[str, ...] = ()
 
 
-def with_protocol(facts: Facts, memory: Memory) -> Memory:
+def with_protocol(facts: Facts, memory: Remembered) -> Remembered:
     """Remember the protocol that all members of the active plan speak. A process speaks one for its whole life, so a
     reading that lacks it changes nothing. Without a memory of these members it is that of all that live, once these are
     read; if they were not then, it is known once all members are.
@@ -117,7 +117,7 @@ def with_protocol(facts: Facts, memory: Memory) -> Memory:
     return memory if known == memory.protocol else replace(memory, protocol=known)
 
 
-def can_change(facts: Facts, memory: Memory) -> bool:
+def can_change(facts: Facts, memory: Remembered) -> bool:
     """Whether members can change while others train: all speak the protocol, and somebody is there to carry on."""
     return memory.protocol >= MEMBERS_MAY_END and any(_has_state(each, memory) for each in stayers(facts))
 
@@ -132,7 +132,7 @@ def has_lost_state(facts: Facts) -> bool:
     )
 
 
-def has_finished(facts: Facts, memory: Memory) -> bool:
+def has_finished(facts: Facts, memory: Remembered) -> bool:
     """Whether every member that has trained has finished; others may be there that were to join, and are too late, or
     have ended of that, and others left. Where members go on without one that ends, one is left out that is lost once a
     member of lower rank has finished: that one has committed the last step with all that were left, and the final
@@ -154,7 +154,7 @@ def has_finished(facts: Facts, memory: Memory) -> bool:
     return any_has
 
 
-def first_has_finished(facts: Facts, memory: Memory) -> bool:
+def first_has_finished(facts: Facts, memory: Remembered) -> bool:
     """Whether the first member that was left has finished: it has committed the last step with all that were left, and
     those that have yet to finish repeat nothing that is not done.
     """
@@ -178,7 +178,7 @@ def _never_trained(worker: WorkerSeen | None) -> bool:
     return worker is not None and not ended(worker) and worker.metrics is not None and not has_trained(worker)
 
 
-def newcomers(facts: Facts, memory: Memory) -> list[WorkerSeen]:
+def newcomers(facts: Facts, memory: Remembered) -> list[WorkerSeen]:
     """Live workers that are no members and have not trained, in plan order."""
     members = {worker.name for worker in facts.members if worker is not None}
     if len(members) == len(facts.workers):
@@ -195,7 +195,7 @@ def newcomers(facts: Facts, memory: Memory) -> list[WorkerSeen]:
     ]
 
 
-def joiners(facts: Facts, memory: Memory) -> list[WorkerSeen]:
+def joiners(facts: Facts, memory: Remembered) -> list[WorkerSeen]:
     """Newcomers that can become members at once. Those in whose places others never became members join alone, so that
     one which nobody reaches keeps no other out.
     """
@@ -205,7 +205,7 @@ def joiners(facts: Facts, memory: Memory) -> list[WorkerSeen]:
     return [worker for worker in able if (worker.group, worker.index) not in doubtful] or able[:1]
 
 
-def taken(job: Job, facts: Facts, memory: Memory, leaving: Collection[str] = ()) -> list[WorkerSeen]:
+def taken(job: Job, facts: Facts, memory: Remembered, leaving: Collection[str] = ()) -> list[WorkerSeen]:
     """Members beyond their group's replicas, of those that are not `leaving` in any case: stragglers first, then the
     greatest indices.
     """
@@ -224,7 +224,7 @@ def taken(job: Job, facts: Facts, memory: Memory, leaving: Collection[str] = ())
 
 def change(
     facts: Facts,
-    memory: Memory,
+    memory: Remembered,
     without: Collection[str],
     *,
     joins: bool = True,
@@ -257,7 +257,7 @@ def change(
     return Change(members, joined, left, goes_on, entering, _leaving(facts, memory, names), again)
 
 
-def _leaving(facts: Facts, memory: Memory, staying: Collection[str]) -> str:
+def _leaving(facts: Facts, memory: Remembered, staying: Collection[str]) -> str:
     """The keys of workers that live, and are members no more; those that were to join are newcomers again."""
     coming, before = entrants(facts, memory), leaving_keys(memory)
     over = {worker.name for worker in facts.members if worker is not None} - coming - set(staying)
@@ -265,14 +265,14 @@ def _leaving(facts: Facts, memory: Memory, staying: Collection[str]) -> str:
     return "".join(key for name, key in keys if name in over or (key in before and name not in staying))
 
 
-def _has_state(worker: WorkerSeen, memory: Memory) -> bool:
+def _has_state(worker: WorkerSeen, memory: Remembered) -> bool:
     """Whether a member holds the state of the training, as far as is known: one that is not read does, if these workers
     have trained at all.
     """
     return memory.progress.stepped if worker.metrics is None else worker.metrics.generation >= 1
 
 
-def evicted(facts: Facts, memory: Memory, staying: Collection[str]) -> tuple[str, ...]:
+def evicted(facts: Facts, memory: Remembered, staying: Collection[str]) -> tuple[str, ...]:
     """UIDs of the workers without which those that are `staying`, by UID, go on by the next plan's word, without a
     quorum; none if that would not be safe.
 

@@ -18,10 +18,10 @@ from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import Facts
 from heterotrain_operator.core.lifecycle.prior import place_of
-from heterotrain_operator.core.memory.replacements import GREATEST_FACTOR
 from heterotrain_operator.core.model import Job, WorkerSeen
 from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS
-from heterotrain_operator.core.state import Memory, is_of
+from heterotrain_operator.core.remembered.replacements import GREATEST_FACTOR
+from heterotrain_operator.core.state import Remembered, is_of
 from heterotrain_operator.core.stragglers.remedies import LEAST_ELASTIC_GAIN, LEAST_GAIN, fair_share, outlooks
 from heterotrain_operator.core.stragglers.verdict import Verdict
 from heterotrain_operator.core.stragglers.watch import replacement_seconds
@@ -74,7 +74,7 @@ class Forecast:
 
 
 def forecast(
-    job: Job, facts: Facts, memory: Memory, *, straggler: WorkerSeen, newcomer: WorkerSeen, verdict: Verdict
+    job: Job, facts: Facts, memory: Remembered, *, straggler: WorkerSeen, newcomer: WorkerSeen, verdict: Verdict
 ) -> Forecast | None:
     """What the swap of these two leads to; None if too little is known of the members."""
     plan = facts.plan

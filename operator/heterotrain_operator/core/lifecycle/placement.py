@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from heterotrain.contract import PHASE_WARMING
 from heterotrain_operator.core.facts import Facts, listed
-from heterotrain_operator.core.memory.job import Outcome, Placing
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerSeen, WorkerState
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.remembered.job import Outcome, Placing
+from heterotrain_operator.core.state import Remembered
 
 
 def unready(workers: Sequence[WorkerSeen], states: Mapping[str, WorkerState]) -> list[str]:
@@ -58,7 +58,7 @@ PAUSE_SECONDS = 10.0
 GREATEST_PAUSE_SECONDS = 60.0
 """Before the next try, doubling, and up to twice as long by chance: time for another job to be placed."""
 
-LET_GO = "WorkersLetGo"
+LET_GO = "GangReleased"
 
 INSUFFICIENT_CAPACITY = "InsufficientCapacity"
 """Why a job that has trained is Degraded, when its workers have found no place for as long as they may take to start.
@@ -83,8 +83,8 @@ def patience_seconds(job: Job, placements: int) -> float:
 
 
 def let_go(
-    job: Job, facts: Facts, memory: Memory, now: float, *, phase: JobPhase, health: Health, unready: Sequence[str]
-) -> tuple[Decision, Memory] | None:
+    job: Job, facts: Facts, memory: Remembered, now: float, *, phase: JobPhase, health: Health, unready: Sequence[str]
+) -> tuple[Decision, Remembered] | None:
     """Delete all workers, to be created again after a pause; None while the patience lasts."""
     tries, since = memory.placing.placements, memory.placing.half_placed_at
     if since is None or now - since < patience_seconds(job, tries):

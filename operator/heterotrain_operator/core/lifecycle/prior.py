@@ -11,18 +11,18 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 from heterotrain.contract import Plan
-from heterotrain_operator.core.batching.likeness import as_wary
+from heterotrain_operator.core.batching.likeness import with_relapse_caution
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
 from heterotrain_operator.core.batching.retries import due_at_once
 from heterotrain_operator.core.facts import listed
-from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.relapses import Relapses
 from heterotrain_operator.core.prediction.step_time import same_limit
+from heterotrain_operator.core.remembered.batching import Batching
+from heterotrain_operator.core.remembered_worker import RememberedWorker, key_of
 from heterotrain_operator.core.stragglers.evidence import Evidence
-from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
 
 NOTICED_SLOWNESS = 1.25
 """Times the expected seconds from which a difference is no noise of so few steps."""
@@ -31,7 +31,7 @@ MOST_SLOWNESS = 16.0
 """Times the expected seconds that are believed at most: what is measured later says more."""
 
 
-def slowed(known: WorkerMemory, metrics: WorkerMetrics | None, predictor: Predictor) -> WorkerMemory:
+def slowed(known: RememberedWorker, metrics: WorkerMetrics | None, predictor: Predictor) -> RememberedWorker:
     """What is known of a worker that is no member yet, with what its warm-up has shown: an expectation, until it is
     measured.
     """
@@ -85,7 +85,7 @@ class Prior:
     def __init__(
         self,
         before: Plan | None,
-        known: Mapping[str, WorkerMemory],
+        known: Mapping[str, RememberedWorker],
         step: int = 0,
         batching: Batching = NO_PLANS,
     ) -> None:
@@ -97,11 +97,11 @@ class Prior:
                 self._peers.setdefault(member.group, []).append(member.name)
                 self._at_place.setdefault((member.group, known[member.name].place), member.name)
 
-    def of(self, worker: WorkerSeen) -> WorkerMemory | None:
+    def of(self, worker: WorkerSeen) -> RememberedWorker | None:
         """What is known of a worker of this name: of itself, if it has that UID, or of its predecessor."""
         return self._known.get(worker.name)
 
-    def known(self, name: str) -> WorkerMemory:
+    def known(self, name: str) -> RememberedWorker:
         """What is known of a member of the plan before; it must be one that `source` or `at_place` has named."""
         return self._known[name]
 
@@ -152,7 +152,7 @@ class Prior:
         return known.batch_cost.scaled(predictor.factor_of_limits(old, cpu_limit))
 
 
-def inherited(worker: WorkerSeen, prior: Prior) -> WorkerMemory:
+def inherited(worker: WorkerSeen, prior: Prior) -> RememberedWorker:
     """What is remembered of a worker that begins a generation.
 
     One that was a member already, by its UID, keeps what is known of it. A new one inherits what its predecessor of
@@ -167,7 +167,7 @@ def inherited(worker: WorkerSeen, prior: Prior) -> WorkerMemory:
         return known._replace(place=place, key=key, evidence=known.evidence.restarted())
     if there is not None and (known is None or known.key != key):
         source = prior.known(there)
-        rest = known or WorkerMemory(memory_use=source.memory_use, throughput_cap=source.throughput_cap.unwatched())
+        rest = known or RememberedWorker(memory_use=source.memory_use, throughput_cap=source.throughput_cap.unwatched())
         return due_at_once(rest)._replace(
             step_time=source.step_time,
             batch_cost=source.batch_cost.with_predicted(1),
@@ -177,7 +177,7 @@ def inherited(worker: WorkerSeen, prior: Prior) -> WorkerMemory:
             key=key,
         )
     if known is None:
-        return WorkerMemory(place=place, key=key)
+        return RememberedWorker(place=place, key=key)
     return due_at_once(known)._replace(
         batch_cost=known.batch_cost.with_predicted(1), evidence=Evidence(), relapses=Relapses(), place=place, key=key
     )
@@ -230,7 +230,7 @@ def _by_what_is_known(
         informed.append(seat._replace(estimate=estimate, memory=memory))
         how = f", {slow:.3g} times as slow" if slow > 1 else ""
         sources += [f"{worker.name} as {source} was{how}"] if source != worker.name or how else []
-    likely = as_wary(informed, prior.step, job.interval)[0] if policy.weighs_noise else informed
+    likely = with_relapse_caution(informed, prior.step, job.interval)[0] if policy.weighs_noise else informed
     try:
         proposal = policy.propose(job, likely, prior.batching)
     except ValueError:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from heterotrain.contract import PHASE_FINISHED, PHASE_TRAINING
 from heterotrain_operator.core.facts import Facts, listed
 from heterotrain_operator.core.lifecycle.responses import Incident, respond
-from heterotrain_operator.core.memory.job import Progress, Resumed
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerMetrics, WorkerSeen, WorkerState
 from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS
-from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import WorkerMemory
+from heterotrain_operator.core.remembered.job import Progress, Resumed
+from heterotrain_operator.core.remembered_worker import RememberedWorker
+from heterotrain_operator.core.state import Remembered
 
 States = Mapping[str, WorkerState]
 """Of the members, by name."""
@@ -34,7 +34,7 @@ STEPPING_PHASES = frozenset({PHASE_TRAINING, PHASE_FINISHED, ""})
 """Phases in which steps are due. All others are declared pauses, bounded by the startup deadline."""
 
 
-def observed(members: Sequence[WorkerSeen], states: States, memory: Memory, now: float) -> Memory:
+def observed(members: Sequence[WorkerSeen], states: States, memory: Remembered, now: float) -> Remembered:
     """Remember the newest committed step, whether any was committed since the workers started, pauses, the time of a
     slow step, and since when each silent worker has been silent.
     """
@@ -64,7 +64,7 @@ def observed(members: Sequence[WorkerSeen], states: States, memory: Memory, now:
     return replace(memory, progress=after, workers=_with_silences(members, states, memory, now))
 
 
-def taken_over(members: Sequence[WorkerSeen], memory: Memory) -> tuple[Memory, Event | None]:
+def taken_over(members: Sequence[WorkerSeen], memory: Remembered) -> tuple[Remembered, Event | None]:
     """Remember, and report once, that training has gone on from what an earlier job of this name left."""
     found = [m.metrics for m in members if m.metrics is not None and m.metrics.resumed_step is not None]
     if not found or found[0].resumed_step is None or memory.resumed.resumed_step >= 0:
@@ -90,13 +90,13 @@ def all_silent(members: Sequence[WorkerSeen], states: States) -> str:
     return f"metrics of none of the {len(alive)} workers can be read"
 
 
-def held(members: Sequence[WorkerSeen], states: States, memory: Memory, now: float) -> Memory:
+def held(members: Sequence[WorkerSeen], states: States, memory: Remembered, now: float) -> Remembered:
     """Memory of a time in which progress could not be seen: that time counts against no worker."""
     unseen = replace(memory.progress, progress_at=now, advanced_at=now)
     return replace(memory, progress=unseen, workers=_with_silences(members, states, memory, now))
 
 
-def silent(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) -> str:
+def silent(job: Job, members: Sequence[WorkerSeen], memory: Remembered, now: float) -> str:
     """Which workers have stopped answering, in words; empty if all answer."""
     names = _silent_for_long(job, members, memory, now)
     quiet = [
@@ -107,7 +107,7 @@ def silent(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) 
     return f"metrics cannot be read of {listed(quiet)}" if quiet else ""
 
 
-def _silent_for_long(job: Job, members: Sequence[WorkerSeen], memory: Memory, now: float) -> set[str]:
+def _silent_for_long(job: Job, members: Sequence[WorkerSeen], memory: Remembered, now: float) -> set[str]:
     return {
         worker.name
         for worker, known in zip(members, memory.workers, strict=True)
@@ -125,7 +125,7 @@ class Hang:
     seen: tuple[str, ...]
 
 
-def hung(job: Job, members: Sequence[WorkerSeen], states: States, memory: Memory, now: float) -> Hang | None:
+def hung(job: Job, members: Sequence[WorkerSeen], states: States, memory: Remembered, now: float) -> Hang | None:
     """Who hangs; None while the patience lasts.
 
     Patience without a committed step is `max(progress_timeout, 20 * (mean + 2.33 std) of the step)`; in a declared
@@ -167,13 +167,13 @@ def _last_known(worker: WorkerSeen) -> str:
 
 
 def _with_silences(
-    members: Sequence[WorkerSeen], states: States, memory: Memory, now: float
-) -> tuple[WorkerMemory, ...]:
+    members: Sequence[WorkerSeen], states: States, memory: Remembered, now: float
+) -> tuple[RememberedWorker, ...]:
     each = zip(members, memory.workers, strict=True)
     return tuple([_with_silence(seen, states, known, now) for seen, known in each])
 
 
-def _with_silence(worker: WorkerSeen, states: States, known: WorkerMemory, now: float) -> WorkerMemory:
+def _with_silence(worker: WorkerSeen, states: States, known: RememberedWorker, now: float) -> RememberedWorker:
     if worker.metrics is not None or states[worker.name] is WorkerState.GONE:
         return known._replace(silent_since=0.0) if known.silent_since else known
     return known if known.silent_since > 0 else known._replace(silent_since=now)
@@ -194,8 +194,8 @@ def _slow_step_seconds(metrics: WorkerMetrics) -> float:
 
 
 def after_hang(
-    job: Job, facts: Facts, members: Sequence[WorkerSeen], memory: Memory, now: float
-) -> tuple[Decision, Memory] | None:
+    job: Job, facts: Facts, members: Sequence[WorkerSeen], memory: Remembered, now: float
+) -> tuple[Decision, Remembered] | None:
     """What is done about members of which some hang; None if none does, or nothing is done about it."""
     hang = hung(job, members, facts.states, memory, now)
     if hang is None:

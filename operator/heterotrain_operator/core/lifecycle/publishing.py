@@ -12,19 +12,19 @@ from heterotrain_operator.core.batching.policy import Promise
 from heterotrain_operator.core.batching.retries import after_plan
 from heterotrain_operator.core.batching.rollback import promised
 from heterotrain_operator.core.facts import Facts
-from heterotrain_operator.core.memory.batching import Promises
-from heterotrain_operator.core.memory.job import Outcome, Placing, Progress
-from heterotrain_operator.core.memory.members import Following
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.jumps import expected_at
 from heterotrain_operator.core.prediction.step_time import JUMPED
 from heterotrain_operator.core.prediction.throughput_cap import raised
-from heterotrain_operator.core.state import Memory, members_memory
-from heterotrain_operator.core.worker_memory import WorkerMemory
+from heterotrain_operator.core.remembered.batching import Promises
+from heterotrain_operator.core.remembered.job import Outcome, Placing, Progress
+from heterotrain_operator.core.remembered.members import Following
+from heterotrain_operator.core.remembered_worker import RememberedWorker
+from heterotrain_operator.core.state import Remembered, members_memory
 
 
-def next_version(facts: Facts, memory: Memory) -> int:
+def next_version(facts: Facts, memory: Remembered) -> int:
     """Greater than any plan seen: the active one, the one remembered, and every one that a worker follows.
 
     So a deleted plan never strands workers, which ignore older ones. Numbers that no plan can have are nobody's.
@@ -35,7 +35,7 @@ def next_version(facts: Facts, memory: Memory) -> int:
     return max(version for version in (0, *versions) if version < MAX_WHOLE) + 1
 
 
-def rebalanced_plan(memory: Memory, before: Plan, version: int, apply_at: str, batches: Sequence[int]) -> Plan:
+def rebalanced_plan(memory: Remembered, before: Plan, version: int, apply_at: str, batches: Sequence[int]) -> Plan:
     """The same members under a new version with other batches; the generation stays."""
     return replace(
         before,
@@ -48,7 +48,7 @@ def rebalanced_plan(memory: Memory, before: Plan, version: int, apply_at: str, b
 
 def adjusted(
     job: Job,
-    memory: Memory,
+    memory: Remembered,
     before: Plan,
     after: Plan,
     now: float,
@@ -56,7 +56,7 @@ def adjusted(
     stage: int | None,
     promise: Promise | None = None,
     predicted: Sequence[bool] = (),
-) -> Memory:
+) -> Remembered:
     """Memory once `after` replaces `before` with the same members: what was measured becomes a point of the
     fits, and what `after` promises, and on whose `predicted` speed it rests (by rank), is remembered.
     """
@@ -88,7 +88,7 @@ def adjusted(
     )
 
 
-def recovered_plan(memory: Memory, after: Plan, now: float) -> Memory:
+def recovered_plan(memory: Remembered, after: Plan, now: float) -> Remembered:
     """Memory once a lost plan is published again: of the same workers the knowledge stays."""
     return replace(
         memory,
@@ -100,7 +100,7 @@ def recovered_plan(memory: Memory, after: Plan, now: float) -> Memory:
     )
 
 
-def known_workers(job: Job, memory: Memory, plan: Plan | None) -> dict[str, WorkerMemory]:
+def known_workers(job: Job, memory: Remembered, plan: Plan | None) -> dict[str, RememberedWorker]:
     """What is remembered of the members of the last plan, by name, ready for a new generation."""
     if plan is None or plan.version != memory.plan_version or len(plan.members) != len(memory.workers):
         return {}
@@ -110,12 +110,12 @@ def known_workers(job: Job, memory: Memory, plan: Plan | None) -> dict[str, Work
     }
 
 
-def is_predicted(known: WorkerMemory) -> bool:
+def is_predicted(known: RememberedWorker) -> bool:
     """Whether a worker's speed is an expectation that no window of the active plan has replaced."""
     return bool(known.batch_cost.predicted and not known.step_time.is_measured)
 
 
-def carried_on(job: Job, memory: Memory, before: Plan, after: Plan | None = None) -> dict[str, WorkerMemory]:
+def carried_on(job: Job, memory: Remembered, before: Plan, after: Plan | None = None) -> dict[str, RememberedWorker]:
     """What is remembered of the members of the plan `before`, by name, ready for one in which they go on with others;
     for `after`, once that is known.
     """
@@ -131,15 +131,15 @@ def carried_on(job: Job, memory: Memory, before: Plan, after: Plan | None = None
 
 
 def changed_plan(
-    memory: Memory,
+    memory: Remembered,
     after: Plan,
     now: float,
-    knowledge: Sequence[WorkerMemory],
+    knowledge: Sequence[RememberedWorker],
     *,
     joining: int,
     entering: str,
     leaving: str,
-) -> Memory:
+) -> Remembered:
     """Memory once `after` goes on with other members, of whom `knowledge` is known, by rank: training has not begun
     again, but what was promised was of others. The last `joining` of them are to join by it, those with the keys
     `entering` have not said yet that they train, and workers with the keys `leaving` are to leave.
@@ -160,8 +160,8 @@ def changed_plan(
 
 
 def started_plan(
-    memory: Memory, after: Plan, now: float, knowledge: Sequence[WorkerMemory], *, protocol: int = 1
-) -> Memory:
+    memory: Remembered, after: Plan, now: float, knowledge: Sequence[RememberedWorker], *, protocol: int = 1
+) -> Remembered:
     """Memory once a new generation starts, with what is known of `after`'s members, by rank, all of which speak that
     `protocol`; measurements begin again."""
     passed = memory.progress.progress_step > memory.budget.script_error_step
@@ -193,13 +193,13 @@ def started_plan(
 
 def _ended_plan(
     job: Job,
-    known: WorkerMemory,
+    known: RememberedWorker,
     old_batch: int,
     new_batch: int,
     *,
     predicted: bool | None = None,
     keeps_expected: bool = False,
-) -> WorkerMemory:
+) -> RememberedWorker:
     """What is known of a worker once its plan has ended: the predictor learns what was measured, and the estimate ends.
 
     `predicted` says whether the next plan rests on a speed that is only expected; None: as it is known already.

@@ -19,13 +19,13 @@ from heterotrain_operator.core.lifecycle.publishing import next_version, recover
 from heterotrain_operator.core.lifecycle.responses import Incident, respond_to_lasting
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, decision
+from heterotrain_operator.core.remembered_worker import key_of
 from heterotrain_operator.core.split.multiples import Bounds
 from heterotrain_operator.core.split.passes import with_passes
-from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import key_of
+from heterotrain_operator.core.state import Remembered
 
 
-def recovered(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory] | None:
+def recovered(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered] | None:
     """What to do while workers train under a plan that is not there any more; None if that is not so."""
     if facts.plan is not None or not any(_follows(worker) for worker in facts.live):
         return None
@@ -71,7 +71,7 @@ def recovered(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decis
 
 
 def _by_rank(
-    workers: Sequence[WorkerSeen], trained: Sequence[WorkerMetrics], memory: Memory
+    workers: Sequence[WorkerSeen], trained: Sequence[WorkerMetrics], memory: Remembered
 ) -> list[tuple[WorkerSeen, WorkerMetrics]]:
     """The workers with their metrics, in the order of the plan that was lost, since members that have joined others are
     behind them: by their memory, where that is theirs, else by the ranks that they report, and else by group and index,

@@ -22,6 +22,7 @@ from heterotrain_operator.core.facts import Facts, ended, failed, worker_name
 from heterotrain_operator.core.lifecycle.ends import described_end, first_few, has_left, is_external, signal_name
 from heterotrain_operator.core.lifecycle.following import CUT_OFF, NOT_FOLLOWED, outsiders, stayers
 from heterotrain_operator.core.lifecycle.membership import Returning, newcomers
+from heterotrain_operator.core.lifecycle.open_slots import free_index, is_given_up, overdue
 from heterotrain_operator.core.lifecycle.publishing import carried_on
 from heterotrain_operator.core.lifecycle.responses import (
     EVIDENCE_SECONDS,
@@ -31,14 +32,13 @@ from heterotrain_operator.core.lifecycle.responses import (
     respond,
     rule_of,
 )
-from heterotrain_operator.core.lifecycle.vacancies import free_index, is_given_up, overdue
-from heterotrain_operator.core.memory.members import LONGEST_WHY, MOST_FAILURES, MOST_PENDING, Pending
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerSeen, WorkerState
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, ending
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
-from heterotrain_operator.core.state import Memory, members_memory
+from heterotrain_operator.core.remembered.members import LONGEST_WHY, MOST_FAILURES, MOST_PENDING, Slot
+from heterotrain_operator.core.remembered_worker import RememberedWorker, key_of
+from heterotrain_operator.core.state import Remembered, members_memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
-from heterotrain_operator.core.worker_memory import WorkerMemory, key_of
 
 TOO_OLD = "cannot join workers that train, since its library is older than theirs"
 
@@ -53,7 +53,7 @@ class End:
     name: str
     key: str
     seen: WorkerSeen | None
-    place: Pending
+    place: Slot
     given_up: str = ""
     was_member: bool = False
 
@@ -90,7 +90,7 @@ class End:
 
 
 def members_that_ended(
-    job: Job, facts: Facts, memory: Memory, left_behind: Mapping[str, str], has_place: Collection[str] = ()
+    job: Job, facts: Facts, memory: Remembered, left_behind: Mapping[str, str], has_place: Collection[str] = ()
 ) -> list[End]:
     """Members of the active plan that are lost, or were `left_behind`, by name and with why, and of which no place says
     so yet; but for newcomers whose stragglers still have the place (`has_place`, by name).
@@ -111,12 +111,12 @@ def members_that_ended(
             continue
         there = seen if seen is not None else facts.departed.get(member.name)
         given_up = "" if lost else left_behind[member.name]
-        place = Pending(member.group, 0, failures=known.failures, tries=tries.get(member.name, 0), known=known)
+        place = Slot(member.group, 0, failures=known.failures, tries=tries.get(member.name, 0), known=known)
         found.append(End(member.name, known.key, there, place, given_up, was_member=member.name not in coming))
     return found
 
 
-def newcomers_that_ended(facts: Facts, memory: Memory, overdue: Mapping[str, str]) -> list[End]:
+def newcomers_that_ended(facts: Facts, memory: Remembered, overdue: Mapping[str, str]) -> list[End]:
     """Workers that were no members yet: those for which a place waits, and others that ended by their own fault. Those
     that are `overdue`, by name, are given up for the reasons there.
     """
@@ -134,7 +134,7 @@ def newcomers_that_ended(facts: Facts, memory: Memory, overdue: Mapping[str, str
         given_up = TOO_OLD if worker.name in too_old else overdue.get(worker.name, "")
         taken_away = is_external(worker) or _left_in_order(worker)
         if given_up or (failed(worker) and not taken_away) or (place is not None and (ended(worker) or taken_away)):
-            found.append(End(worker.name, key, worker, place or Pending(worker.group, worker.index), given_up))
+            found.append(End(worker.name, key, worker, place or Slot(worker.group, worker.index), given_up))
     return found
 
 
@@ -154,24 +154,24 @@ def may_show(why: str, patience_seconds: float) -> bool:
     return patience_seconds > 0 or _is_cut_off(why)
 
 
-def keeps_pod(memory: Memory, worker: WorkerSeen) -> bool:
+def keeps_pod(memory: Remembered, worker: WorkerSeen) -> bool:
     """Whether a worker that ended may still show who asked it to, so that its pod stays."""
     return any(
-        place.asked_at > 0 and place.key == key_of(worker.uid) and not _is_cut_off(place.why)
+        place.blame_deferred_at > 0 and place.key == key_of(worker.uid) and not _is_cut_off(place.why)
         for place in memory.pending
     )
 
 
-def taken_in(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Memory, tuple[Event, ...], str]:
+def taken_in(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Remembered, tuple[Event, ...], str]:
     """The memory in which ends count of which nothing can show any more, and do not of which something has; events of
     the latter; and why the job fails for the former, in words, empty if it does not.
     """
     events: list[Event] = []
     there = {key_of(worker.uid): worker for worker in facts.workers} if memory.pending else {}
-    for place in [place for place in memory.pending if place.asked_at > 0]:
+    for place in [place for place in memory.pending if place.blame_deferred_at > 0]:
         worker = there.get(place.key)
         shown = _has_shown(place, worker)
-        if shown is None and 0 <= now - place.asked_at < EVIDENCE_SECONDS:
+        if shown is None and 0 <= now - place.blame_deferred_at < EVIDENCE_SECONDS:
             continue
         memory, known = _settled(job, facts, memory, place, counts=not shown)
         if not shown and is_given_up(job, known) and known.trained:
@@ -182,7 +182,7 @@ def taken_in(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Memory
     return memory, tuple(events), ""
 
 
-def _has_shown(place: Pending, worker: WorkerSeen | None) -> bool | None:
+def _has_shown(place: Slot, worker: WorkerSeen | None) -> bool | None:
     """Whether it is sure by now that its end is nobody's fault, or that it is; None: not yet.
 
     Who deletes a member that answers nobody is the operator itself, so that only its node shows anything. Where it
@@ -195,10 +195,13 @@ def _has_shown(place: Pending, worker: WorkerSeen | None) -> bool | None:
     return True if worker is None or is_external(worker) else None
 
 
-def _settled(job: Job, facts: Facts, memory: Memory, place: Pending, *, counts: bool) -> tuple[Memory, Pending]:
+def _settled(job: Job, facts: Facts, memory: Remembered, place: Slot, *, counts: bool) -> tuple[Remembered, Slot]:
     """The memory in which nothing more is awaited of a place, and that place."""
     known = replace(
-        place, asked_at=0.0, failures=min(place.failures + counts, MOST_FAILURES), tries=max(place.tries - counts, 0)
+        place,
+        blame_deferred_at=0.0,
+        failures=min(place.failures + counts, MOST_FAILURES),
+        tries=max(place.tries - counts, 0),
     )
     rows, successor = memory.workers, worker_name(job.name, place.group, place.index)
     if counts and facts.plan is not None:
@@ -210,7 +213,7 @@ def _settled(job: Job, facts: Facts, memory: Memory, place: Pending, *, counts: 
     return replace(memory, pending=pending, workers=rows), known
 
 
-def _told(place: Pending) -> str:
+def _told(place: Slot) -> str:
     if _is_cut_off(place.why):
         return f"{place.replaces} {CUT_OFF}"
     return f"{place.replaces} was asked to stop, and nobody shows who asked"
@@ -230,15 +233,15 @@ NOBODYS_FAULT = frozenset({Incident.WORKER_DISRUPTED, Incident.WORKER_VANISHED})
 class Accounted:
     """After the ends of workers: the memory with their places, and events. `decided`: the job ends or starts again."""
 
-    memory: Memory
+    memory: Remembered
     events: tuple[Event, ...] = ()
-    decided: tuple[Decision, Memory] | None = None
+    decided: tuple[Decision, Remembered] | None = None
 
 
 def after_ends(
     job: Job,
     facts: Facts,
-    memory: Memory,
+    memory: Remembered,
     now: float,
     *,
     left_behind: Mapping[str, str],
@@ -276,7 +279,7 @@ def after_ends(
         if len(others) >= MOST_PENDING:
             others = _with_room(others, place)
         if len(others) < MOST_PENDING:
-            place = replace(place, asked_at=now if asks else 0.0)
+            place = replace(place, blame_deferred_at=now if asks else 0.0)
             memory = replace(memory, pending=(*others, place))
         elif rule.counts and end.was_member:
             message = f"{end.described}; more than {MOST_PENDING} places lack their workers"
@@ -296,7 +299,7 @@ def after_ends(
     return Accounted(memory, (*shown, *events, *given_up))
 
 
-def _still_pending(job: Job, facts: Facts, memory: Memory) -> tuple[Pending, ...]:
+def _still_pending(job: Job, facts: Facts, memory: Remembered) -> tuple[Slot, ...]:
     """Without places that have a member again which trains, and those of groups that the job does not have."""
     if not memory.pending:
         return ()
@@ -307,18 +310,18 @@ def _still_pending(job: Job, facts: Facts, memory: Memory) -> tuple[Pending, ...
     return tuple(
         place
         for place in memory.pending
-        if place.group in groups and (place.asked_at > 0 or (place.group, place.index) not in members)
+        if place.group in groups and (place.blame_deferred_at > 0 or (place.group, place.index) not in members)
     )
 
 
-def _next_place(job: Job, facts: Facts, memory: Memory, end: End, *, now: float, counts: bool) -> Pending:
+def _next_place(job: Job, facts: Facts, memory: Remembered, end: End, *, now: float, counts: bool) -> Slot:
     """The place of a worker that ended, for the next one."""
     before = (place for place in memory.pending if worker_name(job.name, place.group, place.index) == end.name)
     # Nobody has shown so far who asked the one before to stop.
-    unexplained = any(place.asked_at > 0 for place in before)
+    unexplained = any(place.blame_deferred_at > 0 for place in before)
     failures = min(end.place.failures + counts + unexplained, MOST_FAILURES)
     tries = min(end.place.tries + (not counts), MOST_FAILURES)
-    return Pending(
+    return Slot(
         group=end.place.group,
         index=free_index(job, facts, memory, end.place.group),
         why=as_text(end.described, LONGEST_WHY),
@@ -332,11 +335,11 @@ def _next_place(job: Job, facts: Facts, memory: Memory, end: End, *, now: float,
     )
 
 
-def _with_room(places: tuple[Pending, ...], coming: Pending) -> tuple[Pending, ...]:
+def _with_room(places: tuple[Slot, ...], coming: Slot) -> tuple[Slot, ...]:
     """The places without one, so that there is room for another, if one of them is a lesser loss: rather one whose
     worker starts for the first time, and of which nothing is known, than one that counts for nothing yet.
     """
-    lesser = [place for place in places if place.failures == 0 and place.asked_at == 0]
+    lesser = [place for place in places if place.failures == 0 and place.blame_deferred_at == 0]
     unknown = [place for place in lesser if not place.replaces]
     if not unknown and (coming.failures == 0 or coming.trained):
         return places
@@ -350,12 +353,12 @@ def _given_up(job: Job, message: str) -> Event:
     return Event("Warning", WORKER_GIVEN_UP, why[:LONGEST_MESSAGE])
 
 
-def _without_its_worker(known: WorkerMemory) -> WorkerMemory:
+def _without_its_worker(known: RememberedWorker) -> RememberedWorker:
     """What is known of a place, but not of the worker that had it."""
     return known.unmeasured()._replace(evidence=Evidence(), resource_use=ResourceUse(), key="", left_out=0, failures=0)
 
 
-def _enough(job: Job, facts: Facts, memory: Memory, now: float, message: str) -> Accounted:
+def _enough(job: Job, facts: Facts, memory: Remembered, now: float, message: str) -> Accounted:
     """A place has lost one worker more than it may."""
     plural = "" if job.backoff_limit == 1 else "s"
     why = f"{message} (after {job.backoff_limit} replacement{plural} in its place)"
@@ -364,5 +367,5 @@ def _enough(job: Job, facts: Facts, memory: Memory, now: float, message: str) ->
     return Accounted(memory, decided=(replace(final, events=(cause, *final.events)), memory))
 
 
-def _answered(job: Job, facts: Facts, memory: Memory, now: float, *, incident: Incident, message: str) -> Accounted:
+def _answered(job: Job, facts: Facts, memory: Remembered, now: float, *, incident: Incident, message: str) -> Accounted:
     return Accounted(memory, decided=respond(job, facts, memory, now, incident=incident, message=message))

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import Facts, group_of
 from heterotrain_operator.core.lifecycle.following import stayers
-from heterotrain_operator.core.memory.replacements import MOST_REMOVALS, Removal
 from heterotrain_operator.core.model import Event, Group, Job
-from heterotrain_operator.core.state import Memory, members_memory
+from heterotrain_operator.core.remembered.replacements import MOST_REMOVALS, Removal
+from heterotrain_operator.core.remembered_worker import key_of
+from heterotrain_operator.core.state import Remembered, members_memory
 from heterotrain_operator.core.stragglers.remedies import ENOUGH_INTERVALS, is_worth
 from heterotrain_operator.core.stragglers.verdict import Verdict
-from heterotrain_operator.core.worker_memory import key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Removing:
     """
 
     job: Job
-    memory: Memory
+    memory: Remembered
     leaving: str = ""
     event: Event | None = None
 
 
-def without_removed(job: Job, memory: Memory) -> Job:
+def without_removed(job: Job, memory: Remembered) -> Job:
     """The job with the replicas that are wanted of it, since some workers were removed."""
     gone = {each.group: each for each in memory.remedies.removed}
     if not gone or job.stragglers.action != "Remove":
@@ -47,7 +47,7 @@ def without_removed(job: Job, memory: Memory) -> Job:
     return replace(job, groups=groups)
 
 
-def still_removed(job: Job, memory: Memory) -> Memory:
+def still_removed(job: Job, memory: Remembered) -> Remembered:
     """Without removals from groups that were edited since, or that keep too few workers by now, or that nobody wants
     any more.
     """
@@ -59,7 +59,7 @@ def still_removed(job: Job, memory: Memory) -> Memory:
     return memory if kept == memory.remedies.removed else _with_removed(memory, kept)
 
 
-def look(job: Job, facts: Facts, memory: Memory, standing: Sequence[Verdict]) -> Removing:
+def planned_removal(job: Job, facts: Facts, memory: Remembered, standing: Sequence[Verdict]) -> Removing:
     """Whom the next plan leaves out: one straggler at a time, the slowest first, so that the gain of each is predicted
     without those before it. `job` wants what it does without those that were removed before.
     """
@@ -95,7 +95,7 @@ def look(job: Job, facts: Facts, memory: Memory, standing: Sequence[Verdict]) ->
     return Removing(job, memory)
 
 
-def _with_removed(memory: Memory, removed: tuple[Removal, ...]) -> Memory:
+def _with_removed(memory: Remembered, removed: tuple[Removal, ...]) -> Remembered:
     return replace(memory, remedies=replace(memory.remedies, removed=removed))
 
 

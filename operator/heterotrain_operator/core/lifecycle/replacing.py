@@ -16,19 +16,19 @@ from heterotrain_operator.core.lifecycle.ends import described_end
 from heterotrain_operator.core.lifecycle.following import is_carried_out, stayers
 from heterotrain_operator.core.lifecycle.membership import Returning, returning
 from heterotrain_operator.core.lifecycle.newcomer_speed import Forecast, forecast
+from heterotrain_operator.core.lifecycle.open_slots import new_index
 from heterotrain_operator.core.lifecycle.publishing import carried_on
 from heterotrain_operator.core.lifecycle.responses import delay_seconds
 from heterotrain_operator.core.lifecycle.transitions import step_of
-from heterotrain_operator.core.lifecycle.vacancies import new_index
-from heterotrain_operator.core.memory.replacements import LONGEST_WHY, MOST_REPLACEMENTS, Replacement
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerKey, WorkerSeen, WorkerState
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
-from heterotrain_operator.core.state import Memory, members_memory
+from heterotrain_operator.core.remembered.replacements import LONGEST_WHY, MOST_REPLACEMENTS, Replacement
+from heterotrain_operator.core.remembered_worker import NOBODY, RememberedWorker, key_of
+from heterotrain_operator.core.state import Remembered, members_memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.stragglers.remedies import ENOUGH_INTERVALS
 from heterotrain_operator.core.stragglers.verdict import Verdict
 from heterotrain_operator.core.stragglers.watch import replacements_left
-from heterotrain_operator.core.worker_memory import NOBODY, WorkerMemory, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Replacing:
     """
 
     facts: Facts
-    memory: Memory
+    memory: Remembered
     create: tuple[WorkerKey, ...] = ()
     delete: tuple[str, ...] = ()
     swaps: tuple[tuple[str, str], ...] = ()
@@ -65,8 +65,8 @@ class Replacing:
         )
 
 
-def look(
-    job: Job, facts: Facts, memory: Memory, now: float, standing: Sequence[Verdict], *, settled: bool
+def planned_swaps(
+    job: Job, facts: Facts, memory: Remembered, now: float, standing: Sequence[Verdict], *, settled: bool
 ) -> Replacing:
     """Go on with replacements and begin others. `standing` are the verdicts, `settled` says that no change of the
     members is under way.
@@ -85,7 +85,7 @@ def look(
     return Replacing(hidden, memory, tuple(each.create), tuple(each.delete), tuple(each.swaps), tuple(each.events))
 
 
-def swapped(job: Job, facts: Facts, memory: Memory, before: Memory, plan: Plan) -> Memory:
+def swapped(job: Job, facts: Facts, memory: Remembered, before: Remembered, plan: Plan) -> Remembered:
     """Memory once `plan` leaves stragglers out: what was known of them `before` is kept until the switch."""
     names = {member.name for member in plan.members}
     here = {member.name for member in facts.plan.members} if facts.plan is not None else set[str]()
@@ -102,8 +102,8 @@ def swapped(job: Job, facts: Facts, memory: Memory, before: Memory, plan: Plan) 
 
 
 def returned(
-    job: Job, facts: Facts, memory: Memory, now: float, back: Sequence[Returning]
-) -> tuple[Memory, tuple[Event, ...]]:
+    job: Job, facts: Facts, memory: Remembered, now: float, back: Sequence[Returning]
+) -> tuple[Remembered, tuple[Event, ...]]:
     """After a plan that names stragglers again, since their newcomers failed: each has another one later, or stays."""
     again, events = {each.entry.key: each for each in back}, list[Event]()
     entries: list[Replacement] = []
@@ -122,18 +122,18 @@ def returned(
     return _with_entries(memory, entries), tuple(events)
 
 
-def _next(job: Job, facts: Facts, memory: Memory, now: float, entry: Replacement) -> Replacement:
+def _next(job: Job, facts: Facts, memory: Remembered, now: float, entry: Replacement) -> Replacement:
     """The same replacement with another newcomer, which is created later."""
     index, tries = new_index(job, facts, memory, entry.group), entry.tries + 1
     return replace(entry, index=index, tries=tries, due_at=now + delay_seconds(tries), created_at=0.0, known=NOBODY)
 
 
-def _with_entries(memory: Memory, entries: Iterable[Replacement]) -> Memory:
+def _with_entries(memory: Remembered, entries: Iterable[Replacement]) -> Remembered:
     """The memory with these replacements under way."""
     return replace(memory, remedies=replace(memory.remedies, replacing=tuple(entries)))
 
 
-def _noted_at(memory: Memory, now: float) -> Memory:
+def _noted_at(memory: Remembered, now: float) -> Remembered:
     """The memory once a replacement began or ended."""
     return replace(memory, remedies=replace(memory.remedies, replaced_at=now))
 
@@ -143,13 +143,13 @@ def newcomer_name(job: Job, entry: Replacement) -> str:
     return worker_name(job.name, entry.group, entry.index)
 
 
-def given_up(job: Job, memory: Memory) -> tuple[Memory, tuple[str, ...]]:
+def given_up(job: Job, memory: Remembered) -> tuple[Remembered, tuple[str, ...]]:
     """Without any replacement, as where all workers start again; with the names of newcomers that may be there."""
     names = tuple(newcomer_name(job, entry) for entry in memory.remedies.replacing)
     return _with_entries(memory, ()), names
 
 
-def ended_all(job: Job, facts: Facts, decided: Decision, memory: Memory, now: float) -> tuple[Decision, Memory]:
+def ended_all(job: Job, facts: Facts, decided: Decision, memory: Remembered, now: float) -> tuple[Decision, Remembered]:
     """A decision after which nothing can be replaced any more, since the job is over or its members can no longer
     change: newcomers that are no members go, but for pods that a job leaves behind.
     """
@@ -177,7 +177,7 @@ def _stays(entry: Replacement, why: str) -> Event:
     return Event("Normal", "ReplacementGivenUp", f"{entry.replaces} stays: {why}")
 
 
-def hidden_from(job: Job, facts: Facts, memory: Memory) -> Facts:
+def hidden_from(job: Job, facts: Facts, memory: Remembered) -> Facts:
     """The observation without newcomers that are no members yet."""
     members = {worker.name for worker in facts.members if worker is not None}
     return without_workers(facts, {newcomer_name(job, entry) for entry in memory.remedies.replacing} - members)
@@ -201,7 +201,7 @@ def without_workers(facts: Facts, names: Collection[str]) -> Facts:
     )
 
 
-def inheritance(job: Job, memory: Memory, known: dict[str, WorkerMemory]) -> dict[str, WorkerMemory]:
+def inheritance(job: Job, memory: Remembered, known: dict[str, RememberedWorker]) -> dict[str, RememberedWorker]:
     """What is expected of newcomers that join, by name: what is known of their stragglers, as fast as the newcomers
     are. It is of the very place that they have, so that no other's knowledge comes before it.
     """
@@ -218,7 +218,7 @@ def inheritance(job: Job, memory: Memory, known: dict[str, WorkerMemory]) -> dic
     return found
 
 
-def expected_batches(job: Job, memory: Memory) -> dict[str, float]:
+def expected_batches(job: Job, memory: Remembered) -> dict[str, float]:
     """Samples that newcomers would have beside the present ones of the others, by name."""
     return {newcomer_name(job, entry): entry.samples for entry in memory.remedies.replacing if entry.samples > 0}
 
@@ -227,7 +227,7 @@ class _Look:
     """One look at all replacements: what was found so far."""
 
     def __init__(
-        self, job: Job, facts: Facts, memory: Memory, now: float, *, standing: dict[str, Verdict], settled: bool
+        self, job: Job, facts: Facts, memory: Remembered, now: float, *, standing: dict[str, Verdict], settled: bool
     ) -> None:
         self.job, self.facts, self.memory, self.now = job, facts, memory, now
         self.standing, self.settled = standing, settled

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from heterotrain_operator.core.facts import Facts, listed
-from heterotrain_operator.core.memory.job import Outcome
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, decision, ending
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.remembered.job import Outcome
+from heterotrain_operator.core.state import Remembered
 
 WITNESS_SECONDS = 10.0
 """So long the others may take to end as the first one did: images and machines are not equally fast."""
@@ -157,16 +157,16 @@ def removes_surplus(job: Job) -> bool:
 
 
 def respond(
-    job: Job, facts: Facts, memory: Memory, now: float, *, incident: Incident, message: str
-) -> tuple[Decision, Memory] | None:
+    job: Job, facts: Facts, memory: Remembered, now: float, *, incident: Incident, message: str
+) -> tuple[Decision, Remembered] | None:
     """What is done about an incident of the whole job, which `message` describes; None if nothing is, or no more."""
     case = _Case(incident, message, rule_of(job, incident))
     return _ACTIONS[case.rule.response](job, facts, memory, now, case)
 
 
 def respond_to_lasting(
-    job: Job, facts: Facts, memory: Memory, now: float, *, incident: Incident, message: str
-) -> tuple[Decision, Memory]:
+    job: Job, facts: Facts, memory: Remembered, now: float, *, incident: Incident, message: str
+) -> tuple[Decision, Remembered]:
     """The same for an incident after which the active plan is of no more use, so that no policy may ignore it."""
     response = respond(job, facts, memory, now, incident=incident, message=message)
     assert response is not None, f"policy {job.failure_policy} ignores {incident}"
@@ -202,14 +202,14 @@ class _Case:
     rule: Rule
 
 
-_Action = Callable[[Job, Facts, Memory, float, _Case], tuple[Decision, Memory] | None]
+_Action = Callable[[Job, Facts, Remembered, float, _Case], tuple[Decision, Remembered] | None]
 
 
 def _ignore(*_: object) -> None:
     return None
 
 
-def _wait(job: Job, facts: Facts, memory: Memory, now: float, case: _Case) -> tuple[Decision, Memory] | None:
+def _wait(job: Job, facts: Facts, memory: Remembered, now: float, case: _Case) -> tuple[Decision, Remembered] | None:
     since = now if memory.budget.unexplained_at is None else memory.budget.unexplained_at
     if now - since >= case.rule.patience_seconds:
         return None
@@ -219,12 +219,12 @@ def _wait(job: Job, facts: Facts, memory: Memory, now: float, case: _Case) -> tu
     return decision(job, phase, code, case.message), memory
 
 
-def _restart_all(job: Job, facts: Facts, memory: Memory, now: float, case: _Case) -> tuple[Decision, Memory]:
+def _restart_all(job: Job, facts: Facts, memory: Remembered, now: float, case: _Case) -> tuple[Decision, Remembered]:
     code, counts = case.incident.value, case.rule.counts
     return restart_all(job, facts, memory, now, code=code, message=case.message, counts=counts)
 
 
-def _fail_job(job: Job, facts: Facts, memory: Memory, now: float, case: _Case) -> tuple[Decision, Memory]:
+def _fail_job(job: Job, facts: Facts, memory: Remembered, now: float, case: _Case) -> tuple[Decision, Remembered]:
     return ending(job, facts, memory, now, outcome="Failed", code=case.incident.value, message=case.message)
 
 
@@ -253,8 +253,8 @@ def delay_seconds(restarts: int) -> float:
 
 
 def restart_all(
-    job: Job, facts: Facts, memory: Memory, now: float, *, code: str, message: str, counts: bool
-) -> tuple[Decision, Memory]:
+    job: Job, facts: Facts, memory: Remembered, now: float, *, code: str, message: str, counts: bool
+) -> tuple[Decision, Remembered]:
     """Delete all workers, which are created again after a delay; beyond `backoff_limit` the job fails instead.
 
     All of them, because trainers that meet only at their start join no other ones: one plan, one generation, one set of
@@ -290,7 +290,7 @@ def restart_all(
     return decision(job, "Restarting", code, reason, delete=facts.names, events=(cause, restarting)), memory
 
 
-def still_draining(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory] | None:
+def still_draining(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered] | None:
     """Go on deleting, or wait for the moment to create workers again; None once that has come."""
     # A job that was suspended meanwhile begins to wait when it is resumed.
     moments = (memory.start.starting_at, memory.start.started_at)
@@ -311,6 +311,6 @@ def still_draining(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[
     return None
 
 
-def _was_steady(memory: Memory, now: float) -> bool:
+def _was_steady(memory: Remembered, now: float) -> bool:
     """Whether the generation that ends has trained for so long that what ended the one before no longer matters."""
     return memory.budget.generation_at is not None and now - memory.budget.generation_at >= STEADY_SECONDS

@@ -29,15 +29,15 @@ from heterotrain_operator.core.lifecycle.placement import INSUFFICIENT_CAPACITY,
 from heterotrain_operator.core.lifecycle.prior import Prior, first_split, inherited
 from heterotrain_operator.core.lifecycle.publishing import known_workers, next_version, started_plan
 from heterotrain_operator.core.lifecycle.responses import removes_surplus
-from heterotrain_operator.core.memory.job import Outcome
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase, WorkerKey, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, Health, decision, ending
 from heterotrain_operator.core.prediction import predictor_of
+from heterotrain_operator.core.remembered.job import Outcome
+from heterotrain_operator.core.remembered_worker import NOBODY, RememberedWorker
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.multiples import infeasible
 from heterotrain_operator.core.split.passes import in_passes, with_passes
-from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import NOBODY, WorkerMemory
+from heterotrain_operator.core.state import Remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class _Gathering:
         return 0 if self.gated else held(self.awaited, refused=any(key.name in facts.refused for key in self.keys))
 
 
-def start(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
+def start(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered]:
     """Bring the job from whatever is there to the first plan of its next generation."""
     workers = _gathered(job, facts)
     if workers.gated or memory.start.starting_at is None:
@@ -117,7 +117,9 @@ def _gathered(job: Job, facts: Facts) -> _Gathering:
     )
 
 
-def _created(job: Job, facts: Facts, workers: _Gathering, memory: Memory, now: float) -> tuple[Decision, Memory]:
+def _created(
+    job: Job, facts: Facts, workers: _Gathering, memory: Remembered, now: float
+) -> tuple[Decision, Remembered]:
     """Create what is missing, or wait for a pause to end, for pods to go, or for workers to be ready."""
     phase, health, keys = _phase(memory), _health(facts, memory), workers.keys
     restart_at = memory.budget.restart_at
@@ -141,17 +143,17 @@ def _created(job: Job, facts: Facts, workers: _Gathering, memory: Memory, now: f
     return decision(job, phase, code, reason, health=health, create=keys, delete=unwanted, events=events), memory
 
 
-def _phase(memory: Memory) -> JobPhase:
+def _phase(memory: Remembered) -> JobPhase:
     return "Restarting" if memory.generation > 0 or memory.budget.restarts > 0 else "Created"
 
 
-def _health(facts: Facts, memory: Memory) -> Health:
+def _health(facts: Facts, memory: Remembered) -> Health:
     if memory.outcome.reason == INSUFFICIENT_CAPACITY:
         return Health(degraded=memory.outcome.message, degraded_code=INSUFFICIENT_CAPACITY)
     return Health(degraded=facts.metrics_problem, degraded_code="MetricsUnavailable")
 
 
-def _deadline_passed(job: Job, facts: Facts, workers: _Gathering, memory: Memory) -> str:
+def _deadline_passed(job: Job, facts: Facts, workers: _Gathering, memory: Remembered) -> str:
     """Why the job did not start in time, in words."""
     before = f"; {memory.outcome.message}" if memory.outcome.reason == LET_GO else ""
     unready = listed(workers.unready or workers.unwanted)
@@ -163,7 +165,7 @@ def _rejection(worker: WorkerSeen) -> Event:
     return Event("Warning", "WorkerRejected", f"{worker.name} was turned away by its node: {worker.message.strip()}")
 
 
-def _waiting_on(memory: Memory, now: float, message: str) -> Memory:
+def _waiting_on(memory: Remembered, now: float, message: str) -> Remembered:
     """A job that has trained waits for as long as capacity is lacking, which `message` describes, and once it is not
     (no message), its workers have as long to start as any.
     """
@@ -183,7 +185,7 @@ def _infeasible(job: Job) -> str | None:
     return infeasible(job.global_batch, bounds, multiples_of(groups), names)
 
 
-def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decision, Memory]:
+def _publish(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered]:
     workers = facts.workers
     prior = Prior(facts.plan, _known_before(job, facts, memory), memory.progress.progress_step, memory.batching)
     knowledge = [with_least_batch(inherited(worker, prior), worker.metrics) for worker in workers]
@@ -217,7 +219,7 @@ def _publish(job: Job, facts: Facts, memory: Memory, now: float) -> tuple[Decisi
     return decision(job, "Running", "PlanPublished", reason, plan=plan, events=(event,)), memory
 
 
-def _known_before(job: Job, facts: Facts, memory: Memory) -> dict[str, WorkerMemory]:
+def _known_before(job: Job, facts: Facts, memory: Remembered) -> dict[str, RememberedWorker]:
     """What is known of the workers before, by the names of those that come after them: members may have had other
     indices, and places may have waited for a member when all had to start again.
     """

@@ -15,11 +15,18 @@ from heterotrain_operator.core.facts import NAMED, Facts, ended, listed, worker_
 from heterotrain_operator.core.lifecycle.ends import described_departure, described_end, has_left
 from heterotrain_operator.core.lifecycle.following import keys_in, outsiders, stayers
 from heterotrain_operator.core.lifecycle.membership import Change
-from heterotrain_operator.core.memory.members import LONGEST_WHY, Passage, Passages, Pending, Transitions, with_newest
-from heterotrain_operator.core.memory.replacements import Replacement
 from heterotrain_operator.core.model import Event, Job, WorkerMetrics
-from heterotrain_operator.core.state import Memory
-from heterotrain_operator.core.worker_memory import key_of
+from heterotrain_operator.core.remembered.members import (
+    LONGEST_WHY,
+    Passage,
+    Passages,
+    Slot,
+    TransitionRecord,
+    with_newest,
+)
+from heterotrain_operator.core.remembered.replacements import Replacement
+from heterotrain_operator.core.remembered_worker import key_of
+from heterotrain_operator.core.state import Remembered
 
 
 def step_of(facts: Facts) -> int:
@@ -28,7 +35,9 @@ def step_of(facts: Facts) -> int:
     return max((step for step in read if step >= 0), default=0)
 
 
-def joined(job: Job, facts: Facts, stored: Memory, memory: Memory, now: float) -> tuple[Memory, tuple[Event, ...]]:
+def joined(
+    job: Job, facts: Facts, stored: Remembered, memory: Remembered, now: float
+) -> tuple[Remembered, tuple[Event, ...]]:
     """Who has said since the look before, which `stored` this memory, that it trains with others that did before."""
     plan = facts.plan
     if plan is None or not stored.following.entering or stored.generation != memory.generation:
@@ -49,7 +58,9 @@ def joined(job: Job, facts: Facts, stored: Memory, memory: Memory, now: float) -
     return replace(memory, passages=passages), _told("WorkerJoined", "trains since step", new)
 
 
-def left(job: Job, facts: Facts, memory: Memory, now: float, change: Change) -> tuple[Memory, tuple[Event, ...]]:
+def left(
+    job: Job, facts: Facts, memory: Remembered, now: float, change: Change
+) -> tuple[Remembered, tuple[Event, ...]]:
     """Who is no member any more by a change; `memory` is the one before it. Newcomers that never trained with the
     others have not left them.
     """
@@ -61,9 +72,9 @@ def left(job: Job, facts: Facts, memory: Memory, now: float, change: Change) -> 
     return replace(memory, passages=passages), _told("WorkerLeft", "left at step", new)
 
 
-def _places(job: Job, memory: Memory) -> dict[str, tuple[str, str]]:
+def _places(job: Job, memory: Remembered) -> dict[str, tuple[str, str]]:
     """Why newcomers are there, and in whose place, by name."""
-    waiting: tuple[Pending | Replacement, ...] = (*memory.pending, *memory.remedies.replacing)
+    waiting: tuple[Slot | Replacement, ...] = (*memory.pending, *memory.remedies.replacing)
     return {
         worker_name(job.name, each.group, each.index): (
             as_text(f"in place of {each.replaces}: {each.why}", LONGEST_WHY),
@@ -74,7 +85,7 @@ def _places(job: Job, memory: Memory) -> dict[str, tuple[str, str]]:
     }
 
 
-def _why_left(job: Job, facts: Facts, memory: Memory, change: Change, name: str) -> tuple[str, str]:
+def _why_left(job: Job, facts: Facts, memory: Remembered, change: Change, name: str) -> tuple[str, str]:
     """Why a member leaves, and who takes its place by the same change."""
     assert facts.plan is not None
     by_name = {member.name: worker for member, worker in zip(facts.plan.members, facts.members, strict=True)}
@@ -118,7 +129,7 @@ NEWEST_WEIGHT = 0.5
 """Of the newest change in the moving average."""
 
 
-def begun(facts: Facts, memory: Memory, change: Change, now: float) -> Memory:
+def begun(facts: Facts, memory: Remembered, change: Change, now: float) -> Remembered:
     """The memory once a plan with other members was published."""
     kind = "swap" if change.joined and change.left else "join" if change.joined else "leave"
     if change.returned and not change.joined and len(change.left) == len(change.returned):
@@ -134,7 +145,7 @@ def begun(facts: Facts, memory: Memory, change: Change, now: float) -> Memory:
     return replace(memory, transitions=transitions)
 
 
-def carried_out(facts: Facts, memory: Memory, now: float) -> Memory:
+def carried_out(facts: Facts, memory: Remembered, now: float) -> Remembered:
     """The memory after a look: a change that all have carried out is counted, and its standstill remembered."""
     if not memory.transitions.switching or facts.plan is None:
         return memory
@@ -146,7 +157,7 @@ def carried_out(facts: Facts, memory: Memory, now: float) -> Memory:
     return replace(memory, transitions=_counted(memory.transitions, step, now))
 
 
-def _counted(before: Transitions, step: int, now: float) -> Transitions:
+def _counted(before: TransitionRecord, step: int, now: float) -> TransitionRecord:
     """With the change that was under way, which ended by now, when so many steps (`step`) were committed."""
     steps = step - before.switching_step
     begun_at = before.switching_at if before.switching_at is not None else now

@@ -17,7 +17,7 @@ from heterotrain_operator.core.batching.policy import multiples_of_seats
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.split.allocation import Line, iteration_seconds, waterfill
 from heterotrain_operator.core.split.multiples import infeasible
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.core.stragglers.verdict import Grounds, Outlooks, Remedy, Verdict
 
 LEAST_GAIN = 0.02
@@ -124,7 +124,7 @@ MOST_COUNTED = 100
 """More intervals in a row say nothing more."""
 
 
-def advised(job: Job, plan: Plan, memory: Memory, standing: Sequence[Verdict]) -> Memory:
+def advised(job: Job, plan: Plan, memory: Remembered, standing: Sequence[Verdict]) -> Remembered:
     """The memory after an interval with these standing verdicts; its workers are the plan's members, by rank."""
     action = job.stragglers.action
     named = {verdict.worker for verdict in standing}

@@ -17,7 +17,8 @@ from heterotrain_operator.core.model import Condition, Event, Job, WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.resource_use import NAMES, Cause, name_of
 from heterotrain_operator.core.prediction.step_time import Estimate, same_limit
-from heterotrain_operator.core.state import Memory, is_of
+from heterotrain_operator.core.remembered_worker import RememberedWorker
+from heterotrain_operator.core.state import Remembered, is_of
 from heterotrain_operator.core.stragglers import expected_time
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.stragglers.expected_time import GREATEST_LEVEL
@@ -32,7 +33,6 @@ from heterotrain_operator.core.stragglers.remedies import (
 )
 from heterotrain_operator.core.stragglers.rule import MEDIAN_THROUGHPUT, Finding, Interval, Reading, Rule
 from heterotrain_operator.core.stragglers.verdict import ACTIONS, Budget, Grounds, Outlooks, Remedy, Verdict
-from heterotrain_operator.core.worker_memory import WorkerMemory
 
 RULES: dict[str, Rule] = {
     "ExpectedTime": expected_time.RULE,
@@ -62,10 +62,10 @@ def watched(
     plan: Plan,
     members: Sequence[WorkerSeen],
     seats: Sequence[Seat],
-    memory: Memory,
+    memory: Remembered,
     *,
-    before: Sequence[WorkerMemory],
-) -> tuple[Memory, tuple[Event, ...]]:
+    before: Sequence[RememberedWorker],
+) -> tuple[Remembered, tuple[Event, ...]]:
     """The memory with the evidence of an interval (`seats` with its windows, by rank; empty: none has ended), and
     events about verdicts that begin or end. `before` is what was remembered of the members before this look, with their
     former CPU limits.
@@ -98,7 +98,9 @@ def watched(
     return memory, tuple(events)
 
 
-def verdicts(job: Job, plan: Plan | None, members: Sequence[WorkerSeen | None], memory: Memory) -> tuple[Verdict, ...]:
+def verdicts(
+    job: Job, plan: Plan | None, members: Sequence[WorkerSeen | None], memory: Remembered
+) -> tuple[Verdict, ...]:
     """The verdicts that stand about the members of the plan, which are given by rank; None is not there."""
     if not ACTIONS[job.stragglers.action].judges or plan is None or not is_of(memory, plan):
         return ()
@@ -166,10 +168,10 @@ def _reading(seat: Seat, window: Estimate | None, evidence: Evidence) -> Reading
     return Reading(seat.group.name, seat.group.device, seat.batch, window, seat.line, pinned, evidence)
 
 
-def _at_new_limits(job: Job, before: Sequence[WorkerMemory], memory: Memory) -> Memory:
+def _at_new_limits(job: Job, before: Sequence[RememberedWorker], memory: Remembered) -> Remembered:
     """What is healthy, at CPU limits that have changed."""
     factor_of = predictor_of(job).factor_of_limits
-    workers: list[WorkerMemory] | None = None
+    workers: list[RememberedWorker] | None = None
     for rank, (known, now) in enumerate(zip(before, memory.workers, strict=True)):
         old, new = known.step_time.cpu_limit, now.step_time.cpu_limit
         if old == new or old <= 0 or same_limit(old, new):
@@ -181,7 +183,7 @@ def _at_new_limits(job: Job, before: Sequence[WorkerMemory], memory: Memory) -> 
     return memory if workers is None else replace(memory, workers=tuple(workers))
 
 
-def replacement_seconds(memory: Memory) -> float:
+def replacement_seconds(memory: Remembered) -> float:
     """Standstill of the job for one replacement: of members that change while they train what such changes took, of
     others a whole start.
     """
@@ -192,7 +194,7 @@ def replacement_seconds(memory: Memory) -> float:
     return ASSUMED_RESTART_SECONDS
 
 
-def _hindrance(job: Job, memory: Memory) -> str:
+def _hindrance(job: Job, memory: Remembered) -> str:
     """Why the job's action can be taken on nobody, in words; empty if it can."""
     action = job.stragglers.action
     if not ACTIONS[action].changes_members:
@@ -206,7 +208,7 @@ def _hindrance(job: Job, memory: Memory) -> str:
     return ""
 
 
-def replacements_left(job: Job, memory: Memory) -> int:
+def replacements_left(job: Job, memory: Remembered) -> int:
     """How many more replacements may begin."""
     return max(job.stragglers.max_replacements - memory.remedies.replacements, 0)
 

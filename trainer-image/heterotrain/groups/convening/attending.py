@@ -8,9 +8,9 @@ from dataclasses import replace
 from heterotrain.groups.convening import protocol as p
 from heterotrain.groups.convening.roster import Number
 from heterotrain.groups.convening.settling import (
+    Attendance,
     Holds,
     Lost,
-    Meeting,
     Met,
     Out,
     Verdict,
@@ -142,7 +142,7 @@ class Attending(Turn):
             self._set(promised=number, called=frozenset())
         self._note(number)
         state = self.state
-        meeting = Meeting(
+        meeting = Attendance(
             me=state.me,
             number=number,
             met={**state.met, state.me: Met(self._own_meet(), self.now)},
@@ -158,7 +158,7 @@ class Attending(Turn):
         )
         self._carry_out(settle(meeting, self.now), meeting, beat=beat)
 
-    def _carry_out(self, verdict: Verdict, meeting: Meeting, *, beat: bool) -> None:
+    def _carry_out(self, verdict: Verdict, meeting: Attendance, *, beat: bool) -> None:
         if isinstance(verdict, Out):
             self._exit(f"attempt {verdict.by.number} has formed without this worker")
             return
@@ -180,7 +180,7 @@ class Attending(Turn):
             self._set(last_hold=held_up_by)
         self._call(meeting, verdict.missing if isinstance(verdict, (Holds, Waits)) else (), beat=beat)
 
-    def _call(self, meeting: Meeting, missing: tuple[str, ...], *, beat: bool) -> None:
+    def _call(self, meeting: Attendance, missing: tuple[str, ...], *, beat: bool) -> None:
         """Call those who have not met under this number.
 
         Whoever is no member of a job's first plan has joined it, even if nobody here has ever made groups.

@@ -98,7 +98,7 @@ class _Events(Attending):
         match event:
             case p.Tick():
                 pass
-            case p.Plan():
+            case p.PlanShown():
                 self._follow(event)
             case p.Connected(uid):
                 self._set(links=state.links | {uid}, dialled=state.dialled - {uid}, called=state.called - {uid})
@@ -151,7 +151,7 @@ class _Events(Attending):
             case p.Leaving():
                 self._set(leaving=True)
 
-    def _follow(self, plan: p.Plan) -> None:
+    def _follow(self, plan: p.PlanShown) -> None:
         state = self.state
         if state.plan is not None and plan.generation <= state.plan.generation:
             return

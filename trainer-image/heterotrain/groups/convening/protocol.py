@@ -106,7 +106,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlanShown:
     """The operator's plan, as this worker's volume or a peer shows it.
 
     With `starts` the members begin the job, or again from a checkpoint, and are all needed; otherwise they carry on
@@ -272,7 +272,7 @@ class Leaving:
 
 Event = (
     Tick
-    | Plan
+    | PlanShown
     | Connected
     | Closed
     | Refused

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from heterotrain.groups.convening.leases import Leases
-from heterotrain.groups.convening.protocol import Form, Meet, Plan
+from heterotrain.groups.convening.protocol import Form, Meet, PlanShown
 from heterotrain.groups.convening.roster import Number, Roster, Standing, joint
 
 _GAP = 0.5
@@ -28,7 +28,7 @@ class Met:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class Attendance:
     """What a convener decides on: those who met under `number`, itself among them, and what it knows beside that."""
 
     me: str
@@ -37,7 +37,7 @@ class Meeting:
     leases: Leases
     since: float  # when it began to listen, or was late itself
     away: bool  # it was itself away for so long that its word alone counts for nothing
-    plan: Plan | None
+    plan: PlanShown | None
     silence_seconds: float
     split: Split
     all_needed: bool = False  # nobody may be left out
@@ -87,7 +87,7 @@ def is_doubtful(uid: str, returned: Mapping[str, float], leases: Leases, beat_se
     return at is not None and leases.received_at.get(uid, at) - at < _CONFIRMED * beat_seconds
 
 
-def doubtful(meeting: Meeting) -> tuple[str, ...]:
+def doubtful(meeting: Attendance) -> tuple[str, ...]:
     """Those who met, and from whom something has to come once more before they count."""
     if meeting.all_needed:
         return ()
@@ -98,14 +98,14 @@ def doubtful(meeting: Meeting) -> tuple[str, ...]:
     )
 
 
-def known_to(meeting: Meeting) -> Standing:
+def known_to(meeting: Attendance) -> Standing:
     """What those who met know together of the job's attempts."""
     meets = [each.meet for each in meeting.met.values()]
     announced = {uid: met.meet.announced for uid, met in meeting.met.items() if met.meet.number == meeting.number}
     return joint((meet.standing for meet in meets), announced)
 
 
-def settle(meeting: Meeting, now: float) -> Verdict:
+def settle(meeting: Attendance, now: float) -> Verdict:
     """What to do now. See `machine.py` for the rules."""
     known = known_to(meeting)
     if known.formed is not None and meeting.me not in known.everyone:
@@ -152,7 +152,7 @@ def is_only_one(me: str, known: Standing, leases: Leases) -> bool:
     return known.formed is not None and all(uid == me or uid in leases.proven for uid in known.formed.members)
 
 
-def _seen_ended(known: Standing, meeting: Meeting) -> tuple[frozenset[str], tuple[str, ...]]:
+def _seen_ended(known: Standing, meeting: Attendance) -> tuple[frozenset[str], tuple[str, ...]]:
     """Who has ended by the word of a plan that came after the attempts known here, and whom it names beside theirs.
 
     The latter may have trained with the former in an attempt not known here, so the word counts only once they have
@@ -170,7 +170,7 @@ def _may_form(
     members: tuple[str, ...],
     known: Standing,
     ready: Mapping[str, Meet],
-    meeting: Meeting,
+    meeting: Attendance,
     ended: frozenset[str],
 ) -> bool:
     if members == (meeting.me,) and meeting.away and not is_only_one(meeting.me, known, meeting.leases):
@@ -180,7 +180,7 @@ def _may_form(
 
 
 def _formed(
-    members: tuple[str, ...], known: Standing, meeting: Meeting, excused: frozenset[str], now: float
+    members: tuple[str, ...], known: Standing, meeting: Attendance, excused: frozenset[str], now: float
 ) -> Waits | Form:
     """The attempt of these members, unless one of them is still bound to somebody who is left out."""
     bound = [

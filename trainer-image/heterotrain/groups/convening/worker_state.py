@@ -65,7 +65,7 @@ class State:
     pulse: float  # time of the newest event
     phase: Phase = Phase.WAITING
     standing: Standing = field(default_factory=Standing)
-    plan: p.Plan | None = None
+    plan: p.PlanShown | None = None
     leases: Leases = field(default_factory=Leases)
     returned: Mapping[str, float] = field(default_factory=dict)  # when peers spoke again after a long gap
     steps: int = 0  # committed

@@ -19,7 +19,7 @@ from heterotrain_operator.clusters.kube.status.job_status import invalid_status,
 from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
 from heterotrain_operator.clusters.kube.status.worker_status import PAUSE_PHASES, Entry
 from heterotrain_operator.core.model import Decision, Event, Seen
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 
 FIGURES_SECONDS = 30.0
 """Shortest time between two writes that carry nothing but new figures."""
@@ -163,7 +163,7 @@ class Report:
                 if error.status is None:
                     return
 
-    def write(self, watched: Watched, seen: Seen, decision: Decision, *, memory: Memory, now: float) -> None:
+    def write(self, watched: Watched, seen: Seen, decision: Decision, *, memory: Remembered, now: float) -> None:
         """Write the status after a decision, if it is worth it. Raises as `refuse`."""
         draft = next_status(self._known, watched.job, seen, decision, memory, now)
         since = None if self._written_at is None or now < self._written_at else now - self._written_at

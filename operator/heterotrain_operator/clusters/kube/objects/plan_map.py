@@ -17,7 +17,7 @@ from heterotrain.contract import Plan, parse_plan
 from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY, PACKED_MEMORY_KEY, PLAN_KEY, plan_name
 from heterotrain_operator.clusters.kube.objects.owned import COMPONENT_PLAN, owned_metadata
-from heterotrain_operator.core.state import MAX_BYTES, Memory
+from heterotrain_operator.core.state import MAX_BYTES, Remembered
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class StoredPlan:
     resource_version: str = ""
     plan: Plan | None = None
     plan_problem: str = ""
-    memory: Memory | None = None
+    memory: Remembered | None = None
     memory_problem: str = ""
 
 
@@ -74,7 +74,7 @@ def read_plan_map(body: Mapping[str, Any] | None) -> StoredPlan:
     data, packed = _texts(body, "data"), _texts(body, "binaryData")
     plan, plan_problem = _read(data, PLAN_KEY, parse_plan)
     if data.get(MEMORY_KEY, "") or PACKED_MEMORY_KEY not in packed:
-        memory, memory_problem = _read(data, MEMORY_KEY, Memory.from_json)
+        memory, memory_problem = _read(data, MEMORY_KEY, Remembered.from_json)
     else:
         memory, memory_problem = _read(packed, PACKED_MEMORY_KEY, _unpacked)
     version = _texts(body, "metadata").get("resourceVersion", "")
@@ -87,7 +87,7 @@ def _texts(body: Mapping[str, Any], name: str) -> Mapping[str, str]:
     return {key: text for key, text in part.items() if isinstance(text, str)} if isinstance(part, Mapping) else {}
 
 
-def _unpacked(text: str) -> Memory:
+def _unpacked(text: str) -> Remembered:
     """A packed memory. Raises ValueError if it is malformed or too large."""
     try:
         unpacking = zlib.decompressobj(wbits=_GZIP)
@@ -96,7 +96,7 @@ def _unpacked(text: str) -> Memory:
         raise ValueError(str(error)) from error
     if not unpacking.eof:
         raise ValueError(f"is torn, or more than {MAX_BYTES} bytes once unpacked")
-    return Memory.from_json(memory)
+    return Remembered.from_json(memory)
 
 
 def _read(data: Mapping[str, str], key: str, parse: Callable[[str], T]) -> tuple[T | None, str]:

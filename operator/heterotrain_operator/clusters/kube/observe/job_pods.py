@@ -18,7 +18,7 @@ from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts, pod_facts
 from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.facts import worker_name
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 
 POD_NAME = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
@@ -124,7 +124,7 @@ class JobPods:
         shown = {pod.uid for pod in self.present.values()}
         return plan is None or any(member.uid not in shown for member in plan.members)
 
-    def lacking(self, watched: Watched, plan: Plan | None, memory: Memory) -> list[PodFacts]:
+    def lacking(self, watched: Watched, plan: Plan | None, memory: Remembered) -> list[PodFacts]:
         """Pods that the watches lack, of those whose absence would be acted on. Raises GatewayError."""
         if memory.budget.draining or memory.outcome.is_final:
             return []

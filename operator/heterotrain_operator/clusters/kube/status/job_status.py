@@ -18,10 +18,10 @@ from heterotrain_operator.clusters.kube.objects.names import worker_selector
 from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
 from heterotrain_operator.clusters.kube.status.worker_status import TRAINING_PHASES, Entry, two_digits, worker_entries
 from heterotrain_operator.core.facts import newest_evaluation
-from heterotrain_operator.core.memory.job import Outcome
-from heterotrain_operator.core.memory.members import Passage
 from heterotrain_operator.core.model import FINAL_PHASES, Condition, Decision, Seen, WorkerState
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.remembered.job import Outcome
+from heterotrain_operator.core.remembered.members import Passage
+from heterotrain_operator.core.state import Remembered
 
 LONGEST_MESSAGE = 32768
 
@@ -104,7 +104,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
     job: HeteroTrainingJob,
     seen: Seen,
     decision: Decision,
-    memory: Memory,
+    memory: Remembered,
     now: float,
 ) -> dict[str, Any]:
     """A draft of the status of a job after a decision, in the API's names; `now` in Unix seconds.
@@ -214,7 +214,7 @@ def _percent(part: float | None) -> int | None:
     return int(min(two_digits(round(100 * min(part, MAX_COUNT))), MAX_COUNT))
 
 
-def _resumed_from(memory: Memory) -> dict[str, Any] | None:
+def _resumed_from(memory: Remembered) -> dict[str, Any] | None:
     """What an earlier job of this name has trained, where training went on from that."""
     if not 0 <= memory.resumed.resumed_step <= MAX_STEPS:
         return None
@@ -271,7 +271,7 @@ def invalid_status(
     return checked(status)
 
 
-def outcome_in(status: Mapping[str, Any]) -> Memory | None:
+def outcome_in(status: Mapping[str, Any]) -> Remembered | None:
     """The memory of a job that ended as this status says; None if it has not. A job that is over never runs again."""
     phase = status.get("phase")
     if phase not in FINAL_PHASES:
@@ -279,7 +279,7 @@ def outcome_in(status: Mapping[str, Any]) -> Memory | None:
     final: Mapping[str, Any] = next(
         (entry for entry in status.get("conditions") or () if entry.get("type") == phase), {}
     )
-    return Memory(
+    return Remembered(
         outcome=Outcome(
             outcome=phase,
             ended_at=_seconds_of(status.get("completionTime")),

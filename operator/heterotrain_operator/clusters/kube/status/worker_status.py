@@ -12,8 +12,8 @@ from typing import Any
 from heterotrain import contract
 from heterotrain.contract import Plan
 from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_GROUP_NAME, MAX_NAME, MAX_STEPS, MAX_TEXT
-from heterotrain_operator.core.memory.members import Passage
 from heterotrain_operator.core.model import Seen, WorkerMetrics, WorkerSeen, WorkerState
+from heterotrain_operator.core.remembered.members import Passage
 from heterotrain_operator.core.stragglers.verdict import Verdict
 
 Entry = dict[str, Any]

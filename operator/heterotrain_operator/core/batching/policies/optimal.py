@@ -24,10 +24,10 @@ from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal,
 from heterotrain_operator.core.batching.retries import due_retry
 from heterotrain_operator.core.batching.words import moved, percent, sizes, slowest
 from heterotrain_operator.core.facts import bounds_of, listed
-from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.memory_model import USABLE_PERCENT, batch_limit
 from heterotrain_operator.core.prediction.noise import Noise
+from heterotrain_operator.core.remembered.batching import Batching
 from heterotrain_operator.core.split.allocation import Line, iteration_seconds, waterfill
 from heterotrain_operator.core.split.expected import best_caution, expected_step
 from heterotrain_operator.core.split.multiples import Bounds, infeasible, last_multiple, next_multiple

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat, multiples_of_seats
 from heterotrain_operator.core.batching.words import moved, percent, slowest
-from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.throughput_cap import capped
+from heterotrain_operator.core.remembered.batching import Batching
+from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.multiples import Bounds
-from heterotrain_operator.core.worker_memory import WorkerMemory
 
 
 class Control(NamedTuple):
@@ -28,7 +28,7 @@ class Control(NamedTuple):
     """
 
     batches: tuple[int, ...] | None
-    memories: tuple[WorkerMemory, ...]
+    memories: tuple[RememberedWorker, ...]
     change: float
 
 
@@ -43,7 +43,7 @@ def controlled(job: Job, seats: Sequence[Seat], papers_bounds: Sequence[Bounds],
     measured = [each for each in seconds if each is not None]
     mean = math.fsum(measured) / max(len(measured), 1)
     wanted: list[float] = []
-    memories: list[WorkerMemory] = []
+    memories: list[RememberedWorker] = []
     change = 0.0
     for seat, own, (low, high) in zip(seats, seconds, papers_bounds, strict=True):
         known = seat.memory.throughput_cap

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from heterotrain_operator.core.batching.policy import Policy, Promise, Proposal, Seat, multiples_of_seats
 from heterotrain_operator.core.batching.words import moved, percent, slowest
-from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.noise import Noise
+from heterotrain_operator.core.remembered.batching import Batching
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.multiples import Bounds, in_multiples, infeasible, nearest_multiple
 

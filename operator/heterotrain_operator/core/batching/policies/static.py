@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat, Split, multiples_of_seats
-from heterotrain_operator.core.memory.batching import Batching
 from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.remembered.batching import Batching
+from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.allocation import split_proportionally
 from heterotrain_operator.core.split.multiples import nearest_multiple
-from heterotrain_operator.core.worker_memory import WorkerMemory
 
 
 def equal_shares(job: Job, seats: Sequence[Seat]) -> Split:
@@ -89,7 +89,7 @@ def propose_profile(job: Job, seats: Sequence[Seat], batching: Batching) -> Prop
     if stage >= PROFILE_PLANS - 1:
         return Proposal(None, f"Profile is complete after {PROFILE_PLANS} plans")
     bounds = [seat.bounds for seat in seats]
-    memories: tuple[WorkerMemory, ...] = tuple(seat.memory for seat in seats)
+    memories: tuple[RememberedWorker, ...] = tuple(seat.memory for seat in seats)
     if stage == 0:
         speeds = [seat.batch / seat.estimate.mean_seconds if seat.estimate is not None else 0.0 for seat in seats]
         batches = split_proportionally(speeds, job.global_batch, bounds, multiples_of_seats(seats))

@@ -10,7 +10,7 @@ from heterotrain.contract import MAX_NAME_LENGTH
 from heterotrain.foreign import MAX_WHOLE, is_number, is_text, is_whole
 from heterotrain_operator.core.columns import BASELINE_DIGITS
 from heterotrain_operator.core.fields import MAX_COUNT, MEASURED, Kept, Rows
-from heterotrain_operator.core.worker_memory import KEY_LENGTH, NOBODY, WorkerMemory
+from heterotrain_operator.core.remembered_worker import KEY_LENGTH, NOBODY, RememberedWorker
 
 LONGEST_WHY = 160
 """Characters of a reason that are remembered."""
@@ -36,7 +36,7 @@ class Following:
 
 
 @dataclass(frozen=True, slots=True)
-class Transitions:
+class TransitionRecord:
     """A change of the kind `switching` (empty: none is under way) was published at `switching_at`, when
     `switching_step` steps were committed that took `switching_seconds` each. Changes have stood still for
     `transition_seconds` in the mean, `idle_seconds` in all, and so many of them were `swaps`, `joins` and `leaves`.
@@ -52,11 +52,11 @@ class Transitions:
     joins: Annotated[int, MEASURED] = 0
     leaves: Annotated[int, MEASURED] = 0
 
-    def settled(self) -> Transitions:
+    def settled(self) -> TransitionRecord:
         """With no change under way."""
         return replace(self, switching="", switching_at=None)
 
-    def counted(self) -> Transitions:
+    def counted(self) -> TransitionRecord:
         """With the change that was under way counted, and none any more."""
         return replace(
             self.settled(),
@@ -133,16 +133,16 @@ MOST_FAILURES = MAX_WHOLE // 2
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class Slot:
     """A place that has no member: its group, and the index of the worker that is created for it. It is remembered until
     it has one. Moments are Unix seconds.
 
     `replaces` is the name of the worker that had it last, and `key` that one's (`key_of` its UID); `why` says how it
     ended. `failures` are the ends of this place's workers that count, and `tries` those since it had a member that do
     not. No worker is created before `due_at`; once one is, that is until when it need not be seen yet. Since
-    `asked_at` (0: no) it has not shown whether the end of the one before was its fault (`lifecycle/refill.py`). `known`
-    is what is remembered of the place. `trained`: the one before was a member. `unplaced`: the one that is there has
-    found no node yet.
+    `blame_deferred_at` (0: no) it has not shown whether the end of the one before was its fault
+    (`lifecycle/refill.py`). `known` is what is remembered of the place. `trained`: the one before was a member.
+    `unplaced`: the one that is there has found no node yet.
     """
 
     group: str
@@ -153,8 +153,8 @@ class Pending:
     failures: int = 0
     tries: int = 0
     due_at: float = 0.0
-    asked_at: float = 0.0
-    known: WorkerMemory = NOBODY
+    blame_deferred_at: float = 0.0
+    known: RememberedWorker = NOBODY
     trained: bool = False
     unplaced: bool = False
 
@@ -163,12 +163,12 @@ class Pending:
         """Group and index of the worker that is created for it."""
         return self.group, self.index
 
-    def moved(self, seconds: float) -> Pending:
+    def moved(self, seconds: float) -> Slot:
         """With its moments so much later, as after the clock has leapt."""
-        asked_at = max(self.asked_at + seconds, 0.0) if self.asked_at > 0 else 0.0
-        return replace(self, due_at=max(self.due_at + seconds, 0.0), asked_at=asked_at)
+        blame_deferred_at = max(self.blame_deferred_at + seconds, 0.0) if self.blame_deferred_at > 0 else 0.0
+        return replace(self, due_at=max(self.due_at + seconds, 0.0), blame_deferred_at=blame_deferred_at)
 
-    def rounded(self) -> Pending:
+    def rounded(self) -> Slot:
         """With what is known of the place as it reads back."""
         known = self.known._replace(key="").rounded(NOBODY)
         return self if known == self.known else replace(self, known=known)
@@ -179,24 +179,24 @@ class Pending:
         return [getattr(self, name) for name in _PLACE_NAMES] + [self.known.row(), *flags]
 
 
-_PLACE_NAMES = tuple(each.name for each in fields(Pending) if each.name not in ("known", "trained", "unplaced"))
+_PLACE_NAMES = tuple(each.name for each in fields(Slot) if each.name not in ("known", "trained", "unplaced"))
 _PLACE_COLUMNS = len(_PLACE_NAMES) + 1
 """Of a row, at least; flags that an older version did not know may follow, and what a newer one knows."""
 
 
-def _place_from(row: list[Any]) -> Pending | None:
+def _place_from(row: list[Any]) -> Slot | None:
     if len(row) < _PLACE_COLUMNS:
         return None
-    group, index, why, replaces, key, failures, tries, due_at, asked_at, known = row[:_PLACE_COLUMNS]
+    group, index, why, replaces, key, failures, tries, due_at, blame_deferred_at, known = row[:_PLACE_COLUMNS]
     trained, unplaced = (flag == 1 for flag in (*row[_PLACE_COLUMNS:], 0, 0)[:2])
     texts = all(is_text(text, MAX_NAME_LENGTH) for text in (group, why, replaces, key))
     counts = all(is_whole(number, high=MOST_FAILURES) for number in (index, failures, tries))
-    moments = all(is_number(moment) and moment >= 0 for moment in (due_at, asked_at))
+    moments = all(is_number(moment) and moment >= 0 for moment in (due_at, blame_deferred_at))
     if not (texts and counts and moments and len(key) in (0, KEY_LENGTH)):
         return None
-    known = WorkerMemory.from_row(known)
-    moments_at = float(due_at), float(asked_at)
-    return Pending(group, index, why, replaces, key, failures, tries, *moments_at, known, trained, unplaced)
+    known = RememberedWorker.from_row(known)
+    moments_at = float(due_at), float(blame_deferred_at)
+    return Slot(group, index, why, replaces, key, failures, tries, *moments_at, known, trained, unplaced)
 
 
-PENDING = Rows(Pending.row, _place_from, MOST_PENDING, Pending.moved, Pending.rounded)
+PENDING = Rows(Slot.row, _place_from, MOST_PENDING, Slot.moved, Slot.rounded)

@@ -13,7 +13,7 @@ from heterotrain.contract import MAX_NAME_LENGTH
 from heterotrain.foreign import MAX_WHOLE, is_number, is_text, is_whole
 from heterotrain_operator.core.columns import cut
 from heterotrain_operator.core.fields import MAX_COUNT, MEASURED, Rows
-from heterotrain_operator.core.worker_memory import KEY_LENGTH, NOBODY, WorkerMemory
+from heterotrain_operator.core.remembered_worker import KEY_LENGTH, NOBODY, RememberedWorker
 
 MOST_REPLACEMENTS = 16
 """Replacements that are under way at once at most: each holds a pod beyond the job's replicas."""
@@ -52,7 +52,7 @@ class Replacement:
     created_at: float = 0.0
     factor: float = 0.0
     samples: float = 0.0
-    known: WorkerMemory = NOBODY
+    known: RememberedWorker = NOBODY
 
     def moved(self, seconds: float) -> Replacement:
         """With its moments so much later, as after the clock has leapt."""
@@ -93,7 +93,7 @@ def _from_row(row: list[Any]) -> Replacement | None:
     numbers = all(is_number(number) and number >= 0 for number in (due_at, created_at, factor, samples))
     if not (texts and counts and numbers and len(key) == KEY_LENGTH and factor <= GREATEST_FACTOR):
         return None
-    known = WorkerMemory.from_row(row[len(_NAMES)]) if len(row) > len(_NAMES) else NOBODY
+    known = RememberedWorker.from_row(row[len(_NAMES)]) if len(row) > len(_NAMES) else NOBODY
     moments = float(due_at), float(created_at)
     return Replacement(group, index, replaces, key, why, tries, *moments, float(factor), float(samples), known)
 

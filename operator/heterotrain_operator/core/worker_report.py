@@ -13,16 +13,16 @@ from heterotrain.contract import Plan
 from heterotrain_operator.core.facts import Facts, missing, stuck
 from heterotrain_operator.core.lifecycle import replacing
 from heterotrain_operator.core.lifecycle.following import leavers, replaced_in_silence
+from heterotrain_operator.core.lifecycle.open_slots import awaited_keys
 from heterotrain_operator.core.lifecycle.responses import is_elastic
-from heterotrain_operator.core.lifecycle.vacancies import awaited_keys
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen, WorkerKey, WorkerSeen, WorkerState
 from heterotrain_operator.core.prediction.memory_model import batch_limit
 from heterotrain_operator.core.prediction.resource_use import name_of
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.core.stragglers import watch as stragglers
 
 
-def by_worker(job: Job, seen: Seen, facts: Facts, decided: Decision, memory: Memory, *, now: float) -> Decision:
+def worker_report(job: Job, seen: Seen, facts: Facts, decided: Decision, memory: Remembered, *, now: float) -> Decision:
     """The same decision with what it says of each worker; `memory` is the one after it."""
     plan = decided.plan or seen.plan  # the one that is active after the decision
     members = facts.members if decided.plan is None else _members_of(decided.plan, facts)
@@ -43,7 +43,9 @@ def by_worker(job: Job, seen: Seen, facts: Facts, decided: Decision, memory: Mem
     )
 
 
-def _worker_states(job: Job, facts: Facts, memory: Memory, plan: Plan | None) -> tuple[tuple[str, WorkerState], ...]:
+def _worker_states(
+    job: Job, facts: Facts, memory: Remembered, plan: Plan | None
+) -> tuple[tuple[str, WorkerState], ...]:
     """The states of all workers, those that are wanted last; a job that is suspended or over wants none. `plan` is
     the one that is active after the decision.
     """
@@ -59,7 +61,7 @@ def _worker_states(job: Job, facts: Facts, memory: Memory, plan: Plan | None) ->
     return (*there, *wanted)
 
 
-def _short_grace(facts: Facts, memory: Memory, decided: Decision) -> tuple[str, ...]:
+def _short_grace(facts: Facts, memory: Remembered, decided: Decision) -> tuple[str, ...]:
     """Workers to delete, by name, that cannot use their whole grace: the decision says that they hang, or they were
     replaced since they answer nobody. Where nobody is left to end a worker, as on a node that does not answer, its
     grace says when its pod is deleted by force, and stays.
@@ -73,7 +75,7 @@ def _members_of(plan: Plan, facts: Facts) -> tuple[WorkerSeen | None, ...]:
     return tuple(seen.get((member.name, member.uid)) for member in plan.members)
 
 
-def _slowed_by(plan: Plan | None, memory: Memory) -> tuple[tuple[str, str], ...]:
+def _slowed_by(plan: Plan | None, memory: Remembered) -> tuple[tuple[str, str], ...]:
     if not _is_of_members(plan, memory):
         return ()
     causes = [
@@ -84,12 +86,12 @@ def _slowed_by(plan: Plan | None, memory: Memory) -> tuple[tuple[str, str], ...]
     return tuple((worker, cause) for worker, cause in causes if cause)
 
 
-def _is_of_members(plan: Plan | None, memory: Memory) -> TypeGuard[Plan]:
+def _is_of_members(plan: Plan | None, memory: Remembered) -> TypeGuard[Plan]:
     """Whether the memory's workers are the plan's members, by rank."""
     return plan is not None and plan.version == memory.plan_version and len(plan.members) == len(memory.workers)
 
 
-def _batch_limits(plan: Plan | None, memory: Memory) -> tuple[tuple[str, int], ...]:
+def _batch_limits(plan: Plan | None, memory: Remembered) -> tuple[tuple[str, int], ...]:
     if not _is_of_members(plan, memory):
         return ()
     known = ((m.name, batch_limit(worker.memory_use)) for m, worker in zip(plan.members, memory.workers, strict=True))

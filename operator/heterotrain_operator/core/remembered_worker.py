@@ -47,7 +47,7 @@ UNREADABLE = 4
 """A worker that is left out since its metrics cannot be read."""
 
 
-class WorkerMemory(NamedTuple):
+class RememberedWorker(NamedTuple):
     """What is remembered of one worker; zeros mean "nothing yet".
 
     Its own time (`prediction/step_time.py`), how that depends on the batch (`batch_cost.py`), what its memory holds
@@ -85,7 +85,7 @@ class WorkerMemory(NamedTuple):
     failures: Annotated[int, Column(54)] = 0
     relapses: Relapses = Relapses()
 
-    def unmeasured(self, expected: Estimate | None = None, basis: int = EXPECTED) -> WorkerMemory:
+    def unmeasured(self, expected: Estimate | None = None, basis: int = EXPECTED) -> RememberedWorker:
         """The same worker at the start of another plan: counters begin again, and the estimate with what is `expected`;
         knowledge stays.
         """
@@ -95,7 +95,7 @@ class WorkerMemory(NamedTuple):
             silent_since=0.0,
         )
 
-    def rounded(self, before: WorkerMemory) -> WorkerMemory:
+    def rounded(self, before: RememberedWorker) -> RememberedWorker:
         """As `rounded_workers` does it, of one worker."""
         return rounded_workers((self,), (before,))[0]
 
@@ -106,11 +106,11 @@ class WorkerMemory(NamedTuple):
         memory_use: MemoryUse,
         throughput_cap: ThroughputCap,
         resource_use: ResourceUse,
-    ) -> WorkerMemory:
+    ) -> RememberedWorker:
         """The same worker after a window of steps."""
         return _worker((step_time, batch_cost, memory_use, throughput_cap, resource_use, *self[5:]))
 
-    def with_evidence(self, evidence: Evidence) -> WorkerMemory:
+    def with_evidence(self, evidence: Evidence) -> RememberedWorker:
         """The same worker after it was judged."""
         if evidence is self.evidence:
             return self
@@ -128,7 +128,7 @@ class WorkerMemory(NamedTuple):
         return [int(value) if type(value) is float and _is_short(value) else value for value in row]
 
     @classmethod
-    def from_row(cls, row: Any, key: str = "") -> WorkerMemory:
+    def from_row(cls, row: Any, key: str = "") -> RememberedWorker:
         """What a row holds of the worker with this key; a longer one is of a newer operator.
 
         Nothing is known of a worker whose row is malformed, or holds what no measurement can have left.
@@ -145,10 +145,12 @@ class WorkerMemory(NamedTuple):
             return cls(key=key)
 
 
-_worker = maker(WorkerMemory)
+_worker = maker(RememberedWorker)
 
 
-def rounded_workers(workers: Sequence[WorkerMemory], before: Sequence[WorkerMemory]) -> tuple[WorkerMemory, ...]:
+def rounded_workers(
+    workers: Sequence[RememberedWorker], before: Sequence[RememberedWorker]
+) -> tuple[RememberedWorker, ...]:
     """With their numbers cut to the digits that are kept; so a memory read back equals the one written. What is still
     the very value of the rounded memories `before` is left alone, for most of a worker's values seldom change.
     """
@@ -164,7 +166,7 @@ def rounded_workers(workers: Sequence[WorkerMemory], before: Sequence[WorkerMemo
     )
 
 
-def _rounded(worker: WorkerMemory, before: WorkerMemory, step_time: StepTime) -> WorkerMemory:
+def _rounded(worker: RememberedWorker, before: RememberedWorker, step_time: StepTime) -> RememberedWorker:
     """The same of one worker whose own time is rounded already."""
     cost, cap, evidence, silent = worker.batch_cost, worker.throughput_cap, worker.evidence, worker.silent_since
     relapses = worker.relapses
@@ -195,7 +197,7 @@ def _is_short(value: float) -> bool:
     return -MOST_DIGITS < value < MOST_DIGITS and value.is_integer()
 
 
-def _plausible(worker: WorkerMemory) -> WorkerMemory:
+def _plausible(worker: RememberedWorker) -> RememberedWorker:
     """The memory as it was read. Raises ValueError if decisions could not do arithmetic with it.
 
     Counters and limits may be anything that a worker says of itself, for they are only compared with what it says next.
@@ -228,10 +230,10 @@ _VALUES: dict[str, tuple[type[Any], Columns]] = {
         ("evidence", Evidence),
     )
 }
-_OWN_COLUMNS = columns_of(WorkerMemory)
+_OWN_COLUMNS = columns_of(RememberedWorker)
 _PARTS = (("", _OWN_COLUMNS), *((part, columns) for part, (_, columns) in _VALUES.items()))
 _EMPTY_ROW: list[Any] = [0] * (1 + max(number for _, columns in _PARTS for number, _, _ in columns))
 
-NOBODY = WorkerMemory()
+NOBODY = RememberedWorker()
 """Of a worker of whom nothing is known."""
 _WHOLE = tuple((part, name) for part, columns in _PARTS for _, name, default in columns if isinstance(default, int))

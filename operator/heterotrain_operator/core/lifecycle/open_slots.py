@@ -16,10 +16,10 @@ from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, listed, worke
 from heterotrain_operator.core.lifecycle.following import stayers
 from heterotrain_operator.core.lifecycle.membership import Returning, newcomers
 from heterotrain_operator.core.lifecycle.placement import INSUFFICIENT_CAPACITY, blind, placed, unready, why_unready
-from heterotrain_operator.core.memory.members import MOST_PENDING, Pending
-from heterotrain_operator.core.memory.replacements import Replacement
 from heterotrain_operator.core.model import Event, Job, WorkerKey, WorkerSeen, WorkerState
-from heterotrain_operator.core.state import Memory
+from heterotrain_operator.core.remembered.members import MOST_PENDING, Slot
+from heterotrain_operator.core.remembered.replacements import Replacement
+from heterotrain_operator.core.state import Remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Vacancies:
     events: tuple[Event, ...]
 
 
-def vacancies(
-    job: Job, facts: Facts, memory: Memory, now: float, *, without: Collection[str], back: Sequence[Returning] = ()
-) -> tuple[Vacancies, Memory]:
+def open_slots(
+    job: Job, facts: Facts, memory: Remembered, now: float, *, without: Collection[str], back: Sequence[Returning] = ()
+) -> tuple[Vacancies, Remembered]:
     """So that every group has its replicas: of members that stay, but for those named in `without`, and of those that
     are `back`, of newcomers, of workers for places that wait, and of others.
     """
@@ -47,7 +47,7 @@ def vacancies(
     grows = grows and sum(place.failures > 0 for place in memory.pending) < MOST_PENDING
     grown: list[WorkerKey] = []
     surplus: list[WorkerSeen] = []
-    dropped: list[Pending] = []
+    dropped: list[Slot] = []
     for group in job.groups:
         mine = sorted((each for each in coming if each.group == group.name), key=lambda each: each.index)
         places = [place for place in waiting if place.group == group.name]
@@ -70,7 +70,7 @@ def vacancies(
     return Vacancies((*keys, *grown), tuple(surplus), _announced(job, facts, due, grown)), memory
 
 
-def _waiting(facts: Facts, memory: Memory) -> list[Pending]:
+def _waiting(facts: Facts, memory: Remembered) -> list[Slot]:
     """Places whose worker is not there."""
     if not memory.pending:
         return []
@@ -78,12 +78,12 @@ def _waiting(facts: Facts, memory: Memory) -> list[Pending]:
     return [place for place in memory.pending if (place.group, place.index) not in there]
 
 
-def awaited_keys(job: Job, memory: Memory) -> tuple[WorkerKey, ...]:
+def awaited_keys(job: Job, memory: Remembered) -> tuple[WorkerKey, ...]:
     """The workers for which a place waits, and those that are to replace stragglers."""
     return tuple(_key(job, each.group, each.index) for each in _to_come(memory))
 
 
-def names_in_use(job: Job, facts: Facts, memory: Memory) -> set[str]:
+def names_in_use(job: Job, facts: Facts, memory: Remembered) -> set[str]:
     """Names that no new worker may have: of pods, of members, and of workers that are created for a place, or to
     replace a straggler.
     """
@@ -91,24 +91,24 @@ def names_in_use(job: Job, facts: Facts, memory: Memory) -> set[str]:
     return {*facts.names, *(each.name for each in members), *(key.name for key in awaited_keys(job, memory))}
 
 
-def free_index(job: Job, facts: Facts, memory: Memory, group: str) -> int:
+def free_index(job: Job, facts: Facts, memory: Remembered, group: str) -> int:
     """The smallest index of the group that a new worker may have."""
     return next(_free(job, facts, memory, group)).index
 
 
-def new_index(job: Job, facts: Facts, memory: Memory, group: str) -> int:
+def new_index(job: Job, facts: Facts, memory: Remembered, group: str) -> int:
     """An index of the group beyond all that are there, so that a newcomer is told from those before it by its name."""
     last = max((each.index for each in (*facts.workers, *_to_come(memory)) if each.group == group), default=-1)
     return next(_free(job, facts, memory, group, first=last + 1)).index
 
 
-def _free(job: Job, facts: Facts, memory: Memory, group: str, *, first: int = 0) -> Iterator[WorkerKey]:
+def _free(job: Job, facts: Facts, memory: Remembered, group: str, *, first: int = 0) -> Iterator[WorkerKey]:
     """Workers of the group that can be created, by index."""
     used = names_in_use(job, facts, memory)
     return (key for key in (_key(job, group, index) for index in count(first)) if key.name not in used)
 
 
-def _to_come(memory: Memory) -> tuple[Pending | Replacement, ...]:
+def _to_come(memory: Remembered) -> tuple[Slot | Replacement, ...]:
     """The places that wait for a worker, and the replacements of stragglers that are under way."""
     return (*memory.pending, *memory.remedies.replacing)
 
@@ -117,7 +117,7 @@ def _key(job: Job, group: str, index: int) -> WorkerKey:
     return WorkerKey(group, index, worker_name(job.name, group, index))
 
 
-def _announced(job: Job, facts: Facts, due: Sequence[Pending], grown: Sequence[WorkerKey]) -> tuple[Event, ...]:
+def _announced(job: Job, facts: Facts, due: Sequence[Slot], grown: Sequence[WorkerKey]) -> tuple[Event, ...]:
     instead = {_name(job, place): place.replaces for place in due}
     names = [*instead, *(key.name for key in grown)]
     fresh = [
@@ -146,7 +146,7 @@ class Lacking:
 NOTHING_LACKS = Lacking()
 
 
-def with_arrivals(facts: Facts, memory: Memory, now: float) -> Memory:
+def with_arrivals(facts: Facts, memory: Remembered, now: float) -> Remembered:
     """The memory in which every newcomer has a place, as far as there is room, so that it is known since when it is
     due; the time in which it has found no node does not count.
     """
@@ -156,7 +156,7 @@ def with_arrivals(facts: Facts, memory: Memory, now: float) -> Memory:
     places = [_with_node(place, coming.get(place.identity), now) for place in memory.pending]
     known = {place.identity for place in places}
     fresh = [
-        Pending(worker.group, worker.index, due_at=now + SETTLE_SECONDS, unplaced=not placed(worker))
+        Slot(worker.group, worker.index, due_at=now + SETTLE_SECONDS, unplaced=not placed(worker))
         for identity, worker in coming.items()
         if identity not in known
     ]
@@ -164,7 +164,7 @@ def with_arrivals(facts: Facts, memory: Memory, now: float) -> Memory:
     return memory if pending == memory.pending else replace(memory, pending=pending)
 
 
-def overdue(job: Job, facts: Facts, memory: Memory, now: float) -> dict[str, str]:
+def overdue(job: Job, facts: Facts, memory: Remembered, now: float) -> dict[str, str]:
     """Newcomers, by name, that have had a node for longer than workers may take to start, and are not ready; with why.
 
     Nobody is while the source of metrics is away, since it is not known who is ready.
@@ -183,12 +183,12 @@ def overdue(job: Job, facts: Facts, memory: Memory, now: float) -> dict[str, str
     }
 
 
-def is_given_up(job: Job, place: Pending) -> bool:
+def is_given_up(job: Job, place: Slot) -> bool:
     """Whether no other worker is created for a place: as many have ended as may."""
     return place.failures > job.backoff_limit
 
 
-def lacking(job: Job, facts: Facts, memory: Memory, now: float) -> Lacking:
+def lacking(job: Job, facts: Facts, memory: Remembered, now: float) -> Lacking:
     """What is to be reported of newcomers that are not ready, and of places whose workers are not there."""
     there = {(worker.group, worker.index) for worker in facts.workers}
     coming = newcomers(facts, memory)
@@ -214,7 +214,7 @@ def lacking(job: Job, facts: Facts, memory: Memory, now: float) -> Lacking:
     return Lacking(text)
 
 
-def _with_node(place: Pending, worker: WorkerSeen | None, now: float) -> Pending:
+def _with_node(place: Slot, worker: WorkerSeen | None, now: float) -> Slot:
     """The place once its worker has found a node, or while it has not."""
     if worker is None or placed(worker) is not place.unplaced:
         return place
@@ -223,7 +223,7 @@ def _with_node(place: Pending, worker: WorkerSeen | None, now: float) -> Pending
     return replace(place, unplaced=True)
 
 
-def _without_node(job: Job, coming: Sequence[WorkerSeen], memory: Memory, now: float) -> list[str]:
+def _without_node(job: Job, coming: Sequence[WorkerSeen], memory: Remembered, now: float) -> list[str]:
     """Newcomers that have found no node for longer than workers may take to start, each with the reason; those that
     somebody holds back by a gate are not meant.
     """
@@ -235,11 +235,11 @@ def _without_node(job: Job, coming: Sequence[WorkerSeen], memory: Memory, now: f
     ]
 
 
-def _name(job: Job, place: Pending) -> str:
+def _name(job: Job, place: Slot) -> str:
     return worker_name(job.name, place.group, place.index)
 
 
-def _why_empty(job: Job, facts: Facts, place: Pending) -> str:
+def _why_empty(job: Job, facts: Facts, place: Slot) -> str:
     if is_given_up(job, place):
         return _trouble(job, place)
     refused = facts.refused.get(_name(job, place))
@@ -248,7 +248,7 @@ def _why_empty(job: Job, facts: Facts, place: Pending) -> str:
     return f"in place of {place.replaces}" if place.replaces else "not there"
 
 
-def _trouble(job: Job, place: Pending) -> str:
+def _trouble(job: Job, place: Slot) -> str:
     """What has become of those that were to have a place."""
     plural = "try" if place.failures == 1 else "tries"
     done = "given up after" if is_given_up(job, place) else "not there after"

@@ -14,14 +14,14 @@ log = logging.getLogger(__name__)
 _RELEASE_SECONDS = 5.0
 
 
-class Parting:
+class Draining:
     """One worker's goodbye in its present groups, and the groups from which it has gone over to others."""
 
     def __init__(self) -> None:
         self._retired = RetiredGroups()
         self._farewell: Collective | None = None
 
-    def say_goodbye(self, generation: Generation) -> None:
+    def drain_barrier(self, generation: Generation) -> None:
         """All have what they need of one another in these groups. Raises RuntimeError if they are broken."""
         self._farewell = generation.sum(torch.ones(1))
 
