@@ -6,14 +6,13 @@ the end of a worker travels as its termination message. A change of any name her
 
 from heterotrain.contract.config import TRAINING_LOSS as TRAINING_LOSS
 from heterotrain.contract.config import TrainingConfig as TrainingConfig
-from heterotrain.contract.environment import *  # noqa: F403 - holds names of the contract and nothing else
 from heterotrain.contract.evaluated import MAX_METRIC_NAME as MAX_METRIC_NAME
 from heterotrain.contract.evaluated import MAX_METRICS as MAX_METRICS
 from heterotrain.contract.evaluated import Evaluated as Evaluated
 from heterotrain.contract.last_words import ERROR_MISSING_DEVICE as ERROR_MISSING_DEVICE
 from heterotrain.contract.last_words import ERRORS_THAT_PASS as ERRORS_THAT_PASS
 from heterotrain.contract.last_words import Termination as Termination
-from heterotrain.contract.phases import *  # noqa: F403 - holds names of the contract and nothing else
+from heterotrain.contract.names import *  # noqa: F403 - holds names of the contract and nothing else
 from heterotrain.contract.plan import MAX_EVICTED as MAX_EVICTED
 from heterotrain.contract.plan import MAX_NAME_LENGTH as MAX_NAME_LENGTH
 from heterotrain.contract.plan import MAX_PLAN_BYTES as MAX_PLAN_BYTES
@@ -23,6 +22,5 @@ from heterotrain.contract.plan import Member as Member
 from heterotrain.contract.plan import Plan as Plan
 from heterotrain.contract.plan import PlanError as PlanError
 from heterotrain.contract.plan import parse_plan as parse_plan
-from heterotrain.contract.protocol import *  # noqa: F403 - holds names of the contract and nothing else
 from heterotrain.contract.records import EvaluationRecord as EvaluationRecord
 from heterotrain.contract.records import StepRecord as StepRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields
 
-from heterotrain.contract.environment import ENV_CONFIG
+from heterotrain.contract.names import ENV_CONFIG
 from heterotrain.foreign import is_number, is_text, is_whole, parse_object, shown
 
 _UNSAID = {"last_step", "backend", "endless", "heartbeat_timeout_seconds"}
