@@ -1,4 +1,4 @@
-"""Names that operator and workers share: the environment and exit code of a worker, its phases, and how workers meet."""
+"""Names that operator and workers share: a worker's environment, exit code and phases, and how workers meet."""
 
 # The variables by which the operator says who a worker is, and what the worker exits with.
 
