@@ -33,7 +33,9 @@ def once(folder: Path, first: str, then: str = "pass") -> str:
 def test_killed_workers_cost_a_restart_from_the_last_checkpoint_and_one_that_hangs_is_named(
     tmp_path: Path, killed: str, environment: dict[str, str]
 ) -> None:
-    fault = once(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)", "name == 'job-g1-0' and time.sleep(600)")
+    first = f"{str(tmp_path / 'checkpoints' / 'job' / 'step-0000000020.pt')!r}"
+    written = f"any(os.path.exists({first}) or time.sleep(0.05) for _ in range(1200))"
+    fault = once(tmp_path, f"{written}; os.kill(os.getpid(), signal.SIGKILL)", "name == 'job-g1-0' and time.sleep(600)")
     limits = {"runPolicy": {"backoffLimit": 1}, "membership": {"progressTimeoutSeconds": 5}}
     job: dict[str, Any] = {"fault": fault, "worker": killed, "at": 27, "environment": environment, **limits}
     with running(tmp_path, TWO, training={"globalBatchSize": 96, "steps": 800, "seed": 7}, **job) as run:
@@ -51,11 +53,10 @@ def test_killed_workers_cost_a_restart_from_the_last_checkpoint_and_one_that_han
 def test_worker_out_of_memory_comes_back_with_what_it_holds_and_a_full_disk_ends_the_job(tmp_path: Path) -> None:
     """A limit on the size of files stands in for the full disk, and like it strikes in the middle of a write. It
     strikes all, for whoever is left leads."""
-    if "CPU and memory" not in detect().describe():
-        pytest.skip("memory cannot be limited here")
+    limited = "CPU and memory" in detect().describe()
     disk = "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))"
     job: dict[str, Any] = {
-        "fault": once(tmp_path, "bytearray(2 << 30)"),
+        "fault": once(tmp_path, "bytearray(2 << 30)" if limited else "os.kill(os.getpid(), signal.SIGKILL)"),
         "worker": "job-g1-0",
         "at": 30,
         "each": f"os.path.exists({str(tmp_path / 'full')!r}) and {disk}",
@@ -70,11 +71,13 @@ def test_worker_out_of_memory_comes_back_with_what_it_holds_and_a_full_disk_ends
         run.hurry()
         code, _, said = run.ends()
         came_back, restarted = said.split("RestartingWorkers")  # a full disk costs the one restart, in vain
-        assert "job-g1-0 was killed by SIGKILL: out of memory: over its limits.memory of 1024 MiB" in came_back
-        assert "job-g1-0 gets at most 24 samples instead of 48" in came_back
+        assert "job-g1-0 was killed by SIGKILL" in came_back
+        if limited:
+            assert "out of memory: over its limits.memory of 1024 MiB" in came_back
+            assert "job-g1-0 gets at most 24 samples instead of 48" in came_back
         first, second, *_ = run.lives("job-g1-")
         assert {record.batch for record in first} == {48}
-        assert second[0].batch == 24
+        assert second[0].batch == (24 if limited else 48)
         assert "cannot write the checkpoint" in restarted
         assert code == 1
         assert "spec.checkpoint.path" in said

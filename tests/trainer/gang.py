@@ -311,7 +311,12 @@ class Gang:
                 losses[record.step] = losses.get(record.step, 0.0) + (record.loss or 0.0)
         return losses
 
+    def has_said(self, text: str) -> bool:
+        """Whether any worker has said this, at any time."""
+        return any(text in path.read_text() for path in self.folder.glob("*.log"))
+
     def logs(self) -> str:
+        """The end of what each worker said."""
         return "\n".join(f"--- {path.name}\n{path.read_text()[-4000:]}" for path in sorted(self.folder.glob("*.log")))
 
     def saved(self, rank: int = 0, name: str = "") -> dict[str, Any]:

@@ -157,6 +157,7 @@ def assert_hold(gang: Gang, *numbers: int) -> None:
     for number in numbers:
         gang.await_phase(number, contract.PHASE_HOLDING)
     before = [gang.metric(number, table.STEP.name) for number in numbers]
+    assert None not in before
     time.sleep(0.5)  # a step takes some milliseconds
     after = [gang.metric(number, table.STEP.name) for number in numbers]
     assert after == before, "members of a plan that holds take no step"

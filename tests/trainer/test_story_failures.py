@@ -192,7 +192,7 @@ def test_of_two_workers_the_second_goes_on_by_the_operators_word_also_where_the_
             send(gang, signal.SIGKILL, 0)
             gang.wait_for(0)
             time.sleep(IMPATIENT.heartbeat_timeout_seconds)
-            assert "formed again" not in gang.logs(), "the first may have gone on before it ended"
+            assert not gang.has_said("formed again"), "the first may have gone on before it ended"
             gang.change({1: 96}, evicted=(0,))
             formed(gang, 1)
         end_as_undisturbed(gang, 1)
@@ -207,7 +207,7 @@ def test_whoever_was_stopped_when_nobody_could_go_on_without_it_trains_on(tmp_pa
         gang.start(0)
         gang.change({0: 40, 1: 40, 2: 16})
         gang.await_generation(0, 1, 2)
-        assert "formed again" not in gang.logs()
+        assert not gang.has_said("formed again")
         # All together.
         stop_for_long(gang, 2, 1, 0)
         end_as_undisturbed(gang, 0, 1, 2)

@@ -66,17 +66,20 @@ def test_signal_ends_a_run_in_order_and_a_second_one_at_once(tmp_path: Path) -> 
     job["spec"]["workerGroups"][0]["template"]["spec"]["terminationGracePeriodSeconds"] = 600
     deaf = start(second, "run", str(write_manifest(second, job)), "--logs", "none")
 
-    eventually(lambda: ups(first) == 2)
-    willing.send_signal(signal.SIGTERM)
-    _, err = willing.communicate(timeout=120)
-    assert willing.returncode == 143
-    assert "stopped after 0 steps; no checkpoint was written" in err
-    assert "killing the workers" not in err
+    try:
+        eventually(lambda: ups(first) == 2)
+        willing.send_signal(signal.SIGTERM)
+        _, err = willing.communicate(timeout=120)
+        assert willing.returncode == 143
+        assert "stopped after 0 steps; no checkpoint was written" in err
+        assert "killing the workers" not in err
 
-    eventually(lambda: ups(second) == 1)
-    deaf.send_signal(signal.SIGINT)
-    said = said_until(deaf, "stopping: the workers finish their step, within 600 s")
-    deaf.send_signal(signal.SIGINT)
+        eventually(lambda: ups(second) == 1)
+        deaf.send_signal(signal.SIGINT)
+        said = said_until(deaf, "stopping: the workers finish their step, within 600 s")
+    finally:
+        for command in (willing, deaf):
+            command.send_signal(signal.SIGINT)
     _, err = deaf.communicate(timeout=240)  # less than the grace period
     assert deaf.returncode == 130
     assert "killing the workers" in err
