@@ -43,7 +43,7 @@ test-pythons: $(VENV)/installed-dev ## run the unit tests on the other versions 
 	hack/pythons.sh $(ONLY)
 
 test-e2e: $(VENV)/installed-dev ## run the tests on the cluster that KUBECONFIG names, as `make kind images` makes it (40 minutes)
-	$(BIN)/python -m pytest -v --durations=0 --durations-min=1 $(ONLY) tests/e2e tests/kube_server/test_api_server.py
+	hack/tests.sh --e2e $(ONLY)
 
 manifests: $(VENV)/installed-dev ## regenerate the CRD, the chart's copy, the reference pages, the tables of metrics and the dashboard
 	$(BIN)/python -m heterotrain_operator.api.generate.crd

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import heterotrain
-from heterotrain.workloads.linear import LinearRegression, linear_data
+from heterotrain.workloads.regression import LinearRegression, linear_data
 
 session = heterotrain.join(batch_size=64, epochs=5)
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The unit tests on every version of Python that is promised, beside the one that .venv has: each in an environment of its
-# own, .venv-VERSION, all at once, for one alone keeps no more than one core busy. Arguments go to pytest (--last-failed).
+# own, .venv-VERSION, all at once, for one alone keeps no more than one core busy. Arguments go to pytest; --last-failed runs
+# again what failed on a version, nothing on one that passed, and all on one that did not come to its end.
 # Torch is taken only from PIP_FIND_LINKS, since its build on PyPI is some gigabytes for each version; where there is none
 # for a version, the tests that need it are left out, and the last lines say so.
 set -euo pipefail
@@ -9,6 +10,7 @@ cd "$(dirname "$0")/.."
 PROMISED="3.11 3.12 3.13"
 NEED_TORCH="tests/trainer tests/unit/bench tests/unit/workloads"
 TORCH_FREE="tests/unit tests/api tests/kube_server tests/handlers tests/jobs"
+NONE_RAN=5
 NOT_OF_PYTHON="tests/unit/local/test_limits.py" # measures how the kernel shares out CPU time, to whichever Python
 
 usable() { # PYTHON VERSION: it runs, and is of that version; a version manager's shim may be neither
@@ -42,8 +44,13 @@ environment() { # PYTHON FOLDER
 }
 
 become_tests() { # FOLDER [PYTEST ARGUMENT ...]: leaves in FOLDER/without what was left out, and why
-  local folder=$1 tests each
+  local folder=$1 tests each again=()
   shift
+  if [ "${1:-}" = --last-failed ]; then
+    shift
+    if [ -e "$folder/ended" ]; then again=(--last-failed --last-failed-no-failures none); fi
+  fi
+  if [ ${#again[@]} -gt 0 ]; then touch "$folder/again"; else rm -f "$folder/again"; fi
   # shellcheck disable=SC2206
   tests=($TORCH_FREE)
   rm -f "$folder/without"
@@ -54,8 +61,9 @@ become_tests() { # FOLDER [PYTEST ARGUMENT ...]: leaves in FOLDER/without what w
     echo ", without what needs torch ($NEED_TORCH): PIP_FIND_LINKS has none for it" >"$folder/without"
     for each in $NEED_TORCH; do tests+=("--ignore=$each"); done
   fi
-  exec "$folder/bin/python" -m pytest -q -o "cache_dir=$folder/pytest_cache" "$@" "${tests[@]}" --ignore="$NOT_OF_PYTHON" \
-    -m "not processes and not packages and not e2e and not long"
+  rm -f "$folder/ended"
+  exec "$folder/bin/python" -m pytest -q -o "cache_dir=$folder/pytest_cache" "${again[@]}" "$@" "${tests[@]}" \
+    --ignore="$NOT_OF_PYTHON" -m "not processes and not packages and not e2e and not long"
 }
 
 at_hand=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true)
@@ -75,7 +83,9 @@ for version in $PROMISED; do
   folder=".venv-$version"
   (
     echo "Python $version ($python)"
+    rm -f "$folder/ready"
     environment "$python" "$folder"
+    touch "$folder/ready"
     become_tests "$folder" "$@"
   ) >"$folder.log" 2>&1 &
   begun+=("$version")
@@ -86,10 +96,13 @@ trap 'kill "${processes[@]}" 2>/dev/null; exit 143' TERM INT
 failed=0
 for index in "${!begun[@]}"; do
   version=${begun[index]}
-  result=passed
-  wait "${processes[index]}" || result=FAILED failed=1
-  cat ".venv-$version.log"
-  summary+=("Python $version: $result$(cat ".venv-$version/without" 2>/dev/null || true)")
+  folder=.venv-$version result=passed rc=0
+  wait "${processes[index]}" || rc=$?
+  if [ $rc = $NONE_RAN ] && [ -e "$folder/again" ]; then rc=0; fi # nothing had failed
+  if [ -e "$folder/ready" ] && [ $rc -le 1 ]; then touch "$folder/ended"; fi
+  if [ $rc != 0 ]; then result=FAILED failed=1; fi
+  cat "$folder.log"
+  summary+=("Python $version: $result$(cat "$folder/without" 2>/dev/null || true)")
 done
 printf '%s\n' "${summary[@]}"
 exit $failed

@@ -28,9 +28,9 @@ from heterotrain.job.planfile import PlanFile
 from heterotrain.job.plans import Plans
 from heterotrain.job.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
 from heterotrain.refusals import check, check_loss, check_modules, check_optimizer, remark_on_lacking
+from heterotrain.reporting.cuda_peak import peak_memory_of
 from heterotrain.reporting.logs import show_log_alone, show_log_of_worker
 from heterotrain.reporting.metrics import Series, WorkerMetrics, serve
-from heterotrain.reporting.peak import peak_memory_of
 from heterotrain.training.batches import Batches
 from heterotrain.training.context import Context
 from heterotrain.training.leaving import last_words

@@ -1,6 +1,6 @@
 """All that is remembered between two decisions; one small JSON value, so the operator may die at any time.
 
-It is stored beside the plan under the same precondition, and made of one row for each worker (`worker_memory.py`).
+It is stored beside the plan under the same precondition, and made of one row for each worker (`remembered_worker.py`).
 """
 
 from __future__ import annotations

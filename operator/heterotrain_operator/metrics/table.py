@@ -1,6 +1,6 @@
 """The tables of what the operator exports: about every job, and about itself.
 
-To add a metric, add its row here, and its value to `job_figures.py` if it is a job's, else to `own.py`.
+To add a metric, add its row here, and its value to `own.py`.
 `make manifests` documents it.
 """
 

@@ -15,10 +15,12 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from heterotrain.workloads import digits as digits_module
+from heterotrain.workloads.array_files import ArrayFiles
 from heterotrain.workloads.digits import TEST_SAMPLES, digits
-from heterotrain.workloads.files import ArrayFiles, ImageFolder, TextFile
-from heterotrain.workloads.linear import labelled_points
+from heterotrain.workloads.image_folder import ImageFolder
+from heterotrain.workloads.svm import labelled_points
 from heterotrain.workloads.synthetic import SyntheticImages, SyntheticTokens
+from heterotrain.workloads.text_file import TextFile
 
 Synthetic = SyntheticImages | SyntheticTokens
 SYNTHETIC: list[type[Synthetic]] = [SyntheticImages, SyntheticTokens]

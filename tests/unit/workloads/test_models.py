@@ -10,10 +10,10 @@ from torch import nn
 
 from heterotrain.workloads.digits import DigitsCNN
 from heterotrain.workloads.gpt import GPT, next_token_loss
-from heterotrain.workloads.linear import LinearSVM, hinge_loss
 from heterotrain.workloads.normalization import NORMS, Norm, normalization
 from heterotrain.workloads.plain_convolutions import alexnet, vgg11
 from heterotrain.workloads.resnet import resnet18, resnet50
+from heterotrain.workloads.svm import LinearSVM, hinge_loss
 
 IMAGE_MODELS: list[Callable[..., nn.Module]] = [resnet18, resnet50, alexnet, vgg11]
 NORM_LAYERS = (nn.BatchNorm2d, nn.GroupNorm)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
-import torch
-
 from heterotrain.reporting import resources
 
 READ_SECONDS = 0.25
@@ -111,46 +109,3 @@ class PeakMemory:
     def _read(self) -> float | None:
         # A peak that cannot be reset may be that of another batch, or of the script's preparations.
         return resources.peak_memory_bytes() if self._forgets else None
-
-
-class CudaPeakMemory(PeakMemory):
-    """Follows what torch's allocator hands out on a GPU, whose memory ends before the host's does."""
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__()
-        self._device = device
-        self._limit_bytes: float | None = None
-
-    def children_bytes(self) -> float:
-        return 0.0  # children hold none of the GPU's memory
-
-    def limit_bytes(self) -> float | None:
-        return self._limit_bytes
-
-    def hold(self, size_bytes: int) -> bool:
-        # Steps are measured on the GPU, so whatever the host holds they count.
-        limit, resident = resources.memory_limit_bytes(), resources.memory_bytes()
-        if limit is None or resident is None:
-            available = resources.available_bytes()
-            return available is None or size_bytes <= available
-        return resident + size_bytes + resources.children_memory_bytes() <= USABLE * limit
-
-    def release(self) -> None:
-        """Steps go on to count."""
-
-    def _give_back(self) -> None:
-        torch.cuda.empty_cache()
-        free, _ = torch.cuda.mem_get_info(self._device)
-        # What other processes and CUDA itself hold there is not available.
-        self._limit_bytes = float(free + torch.cuda.memory_reserved(self._device))
-
-    def _forget(self) -> None:
-        torch.cuda.reset_peak_memory_stats(self._device)
-
-    def _read(self) -> float | None:
-        return float(torch.cuda.max_memory_allocated(self._device))
-
-
-def peak_memory_of(device: torch.device) -> PeakMemory:
-    """The kind of peak that is right for a device."""
-    return CudaPeakMemory(device) if device.type == "cuda" else PeakMemory()

@@ -16,14 +16,17 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset, Subset
 
+from heterotrain.workloads.array_files import ArrayFiles
 from heterotrain.workloads.digits import DigitsCNN, digits
-from heterotrain.workloads.files import ArrayFiles, ImageFolder, TextFile
 from heterotrain.workloads.gpt import GPT, next_token_loss
-from heterotrain.workloads.linear import LinearRegression, LinearSVM, hinge_loss, labelled_points, linear_data
+from heterotrain.workloads.image_folder import ImageFolder
 from heterotrain.workloads.normalization import Norm
 from heterotrain.workloads.plain_convolutions import alexnet, vgg11
+from heterotrain.workloads.regression import LinearRegression, linear_data
 from heterotrain.workloads.resnet import resnet18, resnet50
+from heterotrain.workloads.svm import LinearSVM, hinge_loss, labelled_points
 from heterotrain.workloads.synthetic import SyntheticImages, SyntheticTokens
+from heterotrain.workloads.text_file import TextFile
 
 DEFAULT_SAMPLES: Final = 2000
 
