@@ -35,9 +35,9 @@ class Promises:
     (`kept_looks`) the promise was kept. `doubt` is that about such promises, a share of the step, after
     `missed_promises` of them. All of it is about the present workers at their present speeds.
 
-    A split for noise is on trial (`batching/rollback.py`) while `trial_steps` are not 0: so many whole steps of the plan
-    before took `trial_seconds`, and `trial_gap` longer than expected. After half of it was taken back, `back_steps`
-    under it had taken `back_gap` longer.
+    A split for noise is on trial (`batching/rollback.py`) while `trial_steps` are not 0: so many whole steps of the
+    plan before took `trial_seconds`, and `trial_gap` longer than expected. After half of it was taken back,
+    `back_steps` under it had taken `back_gap` longer.
     """
 
     promised_seconds: Annotated[float, MEASURED] = 0.0
