@@ -192,7 +192,7 @@ def test_of_two_workers_the_second_goes_on_by_the_operators_word_also_where_the_
             send(gang, signal.SIGKILL, 0)
             gang.wait_for(0)
             time.sleep(IMPATIENT.heartbeat_timeout_seconds)
-            assert not gang.has_said("formed again"), "the first may have gone on before it ended"
+            assert not gang.said(1, "formed again"), "the first may have gone on before it ended"
             gang.change({1: 96}, evicted=(0,))
             formed(gang, 1)
         end_as_undisturbed(gang, 1)

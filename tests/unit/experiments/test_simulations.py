@@ -96,7 +96,7 @@ def test_oracle_gives_batches_in_the_multiples_of_their_groups() -> None:
 
 def test_oracle_leaves_multiples_that_memory_does_not_allow() -> None:
     pods = [
-        SimulatedPod(f"w{rank}", "g", rank, f"u{rank}", Affine(0.002, 0.001), memory=MemoryUse(0, 1, 7))
+        SimulatedPod(f"w{rank}", "g", rank, f"u{rank}", Affine(0.002, 0.001), memory=MemoryUse(0, 2**20, 7 * 2**20))
         for rank in range(2)
     ]
     plan = Plan(1, 1, "step", tuple(Member(pod.name, pod.uid, "10.0.0.1:1", "g", 6) for pod in pods))

@@ -7,10 +7,10 @@ annotated with its bounds and description; `Written` is what a file says of such
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
-from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, Field, create_model
 from pydantic.fields import FieldInfo
@@ -53,10 +53,7 @@ class Described:
 
     def __post_init__(self) -> None:
         of: Any = type(self)
-        for name, least, most in _bounds(of):
-            value = getattr(self, name)
-            if not least <= value <= most:
-                raise ValueError(f"{name}: expected a number from {least:g} to {most:g}, found {value}")
+        bounded(self, _bounds(of))
 
 
 class Written(Model, Generic[Value]):
@@ -94,20 +91,37 @@ def _written(of: Any) -> type[Written[Any]]:
     return model
 
 
+def bounded(of: object, bounds: Mapping[str, tuple[float, float]]) -> None:
+    """Raises ValueError, with its name, if a number among these fields is beyond its bounds; None is none."""
+    for name, (least, most) in bounds.items():
+        value = getattr(of, name)
+        if value is not None and not least <= value <= most:
+            raise ValueError(f"{name}: expected a number from {least:g} to {most:g}, found {value}")
+
+
 @cache
-def _bounds(of: Any) -> tuple[tuple[str, float, float], ...]:
+def _bounds(of: Any) -> dict[str, tuple[float, float]]:
     """The numbers among a value's annotated fields, with their least and greatest, in the value's units."""
-    found = []
+    found = {}
     for name, field in _written(of).model_fields.items():
         least, most = -math.inf, math.inf
-        for each in field.metadata:
+        for each in _metadata(field):
             if each is IN_BYTES:
                 least, most = least * MEBIBYTE, most * MEBIBYTE
             least = getattr(each, "ge", getattr(each, "gt", least))
             most = getattr(each, "le", most)
-        if field.annotation in (int, float):
-            found.append((name, least, most))
-    return tuple(found)
+        if (least, most) != (-math.inf, math.inf):
+            found[name] = least, most
+    return found
+
+
+def _metadata(field: FieldInfo) -> Iterator[Any]:
+    """What is said of a field's numbers, also where there need be none: of `Bounded | None` the arguments say it."""
+    for each in (*field.metadata, *(said for one in get_args(field.annotation) for said in get_args(one)[1:])):
+        if isinstance(each, FieldInfo):
+            yield from _metadata(each)
+        else:
+            yield each
 
 
 class Choice(Model):

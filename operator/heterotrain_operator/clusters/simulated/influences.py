@@ -57,6 +57,13 @@ class Happening(Described):
     __slots__ = ()
     workers: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        """Raises ValueError, too, if it ends before it begins."""
+        Described.__post_init__(self)
+        begin, until = getattr(self, "begin", 0), getattr(self, "until", None)
+        if begin < 0 or (until is not None and until <= begin):
+            raise ValueError(f"until: expected a step after begin, which is {begin}, found {until}")
+
     def concerns(self, name: str, group: str) -> bool:
         """Whether it concerns a worker."""
         return not self.workers or name in self.workers or group in self.workers

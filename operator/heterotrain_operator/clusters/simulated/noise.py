@@ -121,6 +121,11 @@ class HeavyTailed(Described):
         float, said("Moments of the distribution from this one on are infinite; the lower, the wilder.", gt=2, le=100)
     ] = 3.0
 
+    def __post_init__(self) -> None:
+        Described.__post_init__(self)
+        if self.index <= 2:
+            raise ValueError(f"index: expected a number above 2, found {self.index}")
+
     def rows(self, workers: int, random: np.random.Generator, /) -> Rows:
         if not self.variation:
             return NoNoise().rows(workers, random)

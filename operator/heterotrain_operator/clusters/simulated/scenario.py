@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -13,6 +14,7 @@ from heterotrain_operator.clusters.simulated.described import (
     Duration,
     Mebibytes,
     PositiveMebibytes,
+    bounded,
     said,
 )
 from heterotrain_operator.clusters.simulated.events import ClusterEvent
@@ -46,6 +48,24 @@ class MemoryUse(Described):
         return self.fixed_bytes + self.per_sample_bytes * batch
 
 
+LEAST = 1e-9
+WORKER_BOUNDS = {
+    "scale": (LEAST, math.inf),
+    "spread": (0, 2),
+    "cpu_limit": (LEAST, math.inf),
+    "start_seconds": (0, math.inf),
+    "least_batch": (1, math.inf),
+    "protocol": (1, math.inf),
+}
+SCENARIO_BOUNDS = {
+    "seed": (0, math.inf),
+    "intervals": (1, math.inf),
+    "total_steps": (1, math.inf),
+    "checkpoint_steps": (0, math.inf),
+    "epoch_steps": (1, math.inf),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerModel:
     """What a worker is: own seconds are `scale * law.seconds(batch)` times its noise.
@@ -69,6 +89,10 @@ class WorkerModel:
     protocol: int = 1
     node: str = ""
     exports_use: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, with its name, if a number makes no sense."""
+        bounded(self, WORKER_BOUNDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +146,8 @@ class Scenario:
     shared_noise: Noise = field(default_factory=NoNoise)
 
     def __post_init__(self) -> None:
-        """Raises ValueError if a model or an event is of nobody that the job has."""
+        """Raises ValueError if a number makes no sense, or a model or an event is of nobody that the job has."""
+        bounded(self, SCENARIO_BOUNDS)
         groups = sorted(group.name for group in self.job.groups)
         known = {*groups, *(name for name, _ in self.workers())}
         uses = [("models", self.models), *((f"{number}", event.workers) for number, event in enumerate(self.events))]

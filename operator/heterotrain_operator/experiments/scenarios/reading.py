@@ -100,6 +100,15 @@ def _validated(plain: dict[str, Any], problems: list[Problem]) -> ScenarioFile |
 
 
 def _resolved(file: ScenarioFile, job: HeteroTrainingJob, changes: Changes) -> Simulation:
+    try:
+        return _simulation(file, job, changes)
+    except ManifestError:
+        raise
+    except ValueError as error:  # values have bounds of their own, also between fields
+        raise ManifestError([Problem("", str(error))]) from error
+
+
+def _simulation(file: ScenarioFile, job: HeteroTrainingJob, changes: Changes) -> Simulation:
     core = to_core(job)
     problems: list[Problem] = []
     names = names_of(core)
