@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from heterotrain.state.replica_check import ReplicaChecksum, bits_of
+from heterotrain.state.replica_check import WINDOW, ReplicaChecksum, bits_of
 
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.complex64]
 
@@ -76,3 +76,22 @@ def test_signs_of_all_numbers_that_share_a_place_in_their_words_do_not_cancel_ou
         module.numbers.detach()[first::2] *= -1
         assert checksum.at(0, exact=True) != before
         module.numbers.detach()[first::2] *= -1
+
+
+def test_a_checksum_covers_all_numbers_after_a_while_and_sees_a_single_bit() -> None:
+    model = nn.Sequential(nn.Linear(600, 600), nn.Linear(600, 5))
+    adam = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 600)).sum().backward()
+    adam.step()
+    checksum = ReplicaChecksum(model, adam)
+    windows = -(-sum(each.numel() for each in model.parameters()) // WINDOW)
+    assert windows > 1
+    known = [checksum.at(number, exact=True) for number in range(windows)]
+    assert known == [checksum.at(number, exact=True) for number in range(windows, 2 * windows)]
+    for tensor in (model[0].weight.data, model[1].bias.data, adam.state[model[0].weight]["exp_avg"]):
+        for place in (0, -1):
+            before = tensor.flatten()[place].item()
+            tensor.view(-1)[place] = before * (1 + 2**-23) + 1e-30
+            assert [checksum.at(number, exact=True) for number in range(windows)] != known
+            tensor.view(-1)[place] = before
+    assert [checksum.at(number, exact=True) for number in range(windows)] == known

@@ -97,6 +97,12 @@ def test_coming_shares_are_those_of_the_steps_and_end_with_the_job() -> None:
     assert list(parts)[:2] == [Share(0, 4, 6), Share(0, 6, 8)]
 
 
+@pytest.mark.parametrize(("sizes", "least"), [([0, 4], 1), ([2, 2], 2)])
+def test_a_worker_that_gets_no_samples_expects_none(sizes: list[int], least: int) -> None:
+    """With steps of three samples and of two, and none of a single sample, rank 0 is left without."""
+    assert list(coming_shares(Rules(5, least, steps=10**9), Position(), sizes, 0)) == []
+
+
 def test_a_sample_looks_the_same_on_every_worker_and_different_in_each_epoch() -> None:
     ((a, b, c),) = batches_of(Drawn(), Samples(((0, [5, 6, 7]),)))
     assert batches_of(Drawn(), Samples(((0, [7]),)), Samples(((0, [5, 9]),)))[0] == [c]
@@ -219,3 +225,22 @@ class Moody:
 def test_an_order_that_workers_would_not_agree_on_is_refused(sampler: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Order(LENGTH, SEED, sampler)
+
+
+class Growing:
+    """A sampler of more samples in each epoch."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5 + self.epoch))
+
+
+def test_all_epochs_have_as_many_samples() -> None:
+    order = Order(LENGTH, SEED, Growing())
+    with pytest.raises(ValueError, match="has 8 samples in epoch 3, and had 5 in the first"):
+        order.of(3)

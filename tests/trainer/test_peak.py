@@ -1,5 +1,7 @@
 """The peak that a worker reports is that of its steps under the active plan, and of nothing else."""
 
+import subprocess
+
 import pytest
 import torch
 
@@ -68,6 +70,24 @@ def test_memory_beside_steps_is_had_where_it_fits_and_counts_for_no_step(monkeyp
     memory.step(8, 0.3, measured=True)
     memory.step(8, 0.3, measured=True)
     assert memory.peak.memory_bytes < before.memory_bytes + 96 * MEBIBYTE
+
+
+def test_no_peak_is_reported_where_it_cannot_be_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "forget_peak", lambda: False)
+    memory = PeakMemory()
+    memory.begin(8)
+    memory.step(8, 0.1, measured=True)
+    assert memory.peak is None
+
+
+def test_loader_processes_count() -> None:
+    before = resources.children_memory_bytes()  # the tests may have processes of their own
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        assert 0 < resources.children_memory_bytes() - before < 64 * MEBIBYTE
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize(("micro_batch_size", "at_once"), [(0, 100), (40, 34)])

@@ -30,6 +30,12 @@ def test_a_steps_slices_are_disjoint_and_cover_it(batches: list[int], samples: i
     assert [index for part in taken for index in part] == list(range(samples))
 
 
+@given(batches=BATCHES)
+def test_a_full_step_gives_every_rank_its_batch(batches: list[int]) -> None:
+    sizes = [len(range(*rank_slice(batches, rank, sum(batches)))) for rank in range(len(batches))]
+    assert sizes == batches
+
+
 @given(length=st.integers(1, 400), plans=st.lists(BATCHES, min_size=1, max_size=8), seed=st.integers(0, 5))
 def test_every_sample_once_per_epoch_while_batches_change_at_every_step(
     length: int, plans: list[list[int]], seed: int

@@ -162,6 +162,16 @@ def test_what_a_script_computes_its_loop_from_is_known_before_it() -> None:
     assert heterotrain.join(steps=9).total_steps == 9
 
 
+def test_the_loss_is_that_of_the_global_batch_and_not_the_weighted_share() -> None:
+    session, model, optimizer, batches = prepared(epochs=1)
+    for inputs, targets in batches:
+        loss = (model(inputs) - targets).square().mean()
+        session.scale(loss).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        assert session.loss == pytest.approx(loss.item())
+
+
 def test_copies_of_a_prepared_model_are_of_the_scripts_own() -> None:
     own = nn.Linear(2, 1)
     session, model, optimizer, batches = prepared(own)

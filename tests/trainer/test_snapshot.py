@@ -18,7 +18,7 @@ from torch import nn
 from heterotrain.contract import TrainingConfig
 from heterotrain.state import checkpoint, snapshot
 from heterotrain.state.checkpoint import CheckpointError
-from heterotrain.state.snapshot import Snapshots
+from heterotrain.state.snapshot import Snapshots, Written
 from heterotrain.state.state_copy import StateCopy
 from heterotrain.state.training_state import TrainingState
 
@@ -215,6 +215,16 @@ def test_who_leaves_waits_for_what_is_being_written(
     assert newest(tmp_path)["step"] == 1 + further
 
 
+def test_a_checkpoint_that_was_lost_is_written_at_the_end_of_its_step(tmp_path: Path, copying: Gate) -> None:
+    training = Training(tmp_path).train(1)
+    training.state.save(writes=True, beside=True)
+    with torch.no_grad():
+        training.model.first.weight.zero_()
+    copying.open.set()
+    training.state.save(writes=True)
+    assert newest(tmp_path)["step"] == 1
+
+
 def test_an_error_of_the_writer_is_reported_and_raised_at_a_boundary_with_the_path(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -270,6 +280,18 @@ def test_without_memory_for_a_copy_training_waits_and_that_is_said_once(
         assert not training.state.snapshots.under_way
         assert newest(tmp_path)["step"] == step
     assert caplog.text.count("training waits while a checkpoint is written") == 1
+
+
+def test_memory_is_held_until_the_checkpoint_is_written_and_it_is_reported(tmp_path: Path, writing: Gate) -> None:
+    room, reported = SomeRoom(1 << 20), list[Written]()
+    training = Training(tmp_path, snapshots=Snapshots(room, reported.append)).train(1)
+    training.state.save(writes=True, beside=True)
+    assert room.free < 1 << 20
+    assert reported == []
+    writing.open.set()
+    training.state.snapshots.wait()
+    assert room.free == 1 << 20
+    assert [each.step for each in reported] == [1]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from heterotrain_operator.clusters.kube.api_server.gateway import GatewayError
+from heterotrain_operator.clusters.kube.api_server.gateway import GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.controller import supervisor as controller
@@ -89,6 +89,13 @@ async def test_job_that_goes_ends_its_loop(world: World, end: Any) -> None:
     world.controller.woke(A)
     await settled()
     assert len(world.made[0].looks) == 1
+
+
+async def test_job_that_was_deleted_unnoticed_ends_its_loop(world: World) -> None:
+    world.scripts = [[JobGoneError("gone")]]
+    world.saw(A)
+    await until(lambda: world.made[0].closed)
+    assert world.failures == []
 
 
 async def test_metrics_that_do_not_come_are_not_waited_for_at_the_end(world: World) -> None:
@@ -181,6 +188,18 @@ async def test_replica_that_leads_from_now_on_looks_at_once_and_forgets_what_it_
     world.controller.lead()
     await until(lambda: len(world.made[0].looks) == 2)
     assert world.made[0].forgotten == 1
+
+
+async def test_nothing_is_forgotten_while_a_look_is_under_way(world: World) -> None:
+    busy = threading.Event()
+    world.scripts = [[busy]]
+    world.saw(A)
+    await until(lambda: world.made[0].looks)
+    world.controller.lead()
+    await settled()
+    assert world.made[0].forgotten == 0
+    busy.set()
+    await until(lambda: world.made[0].forgotten == 1)
 
 
 async def test_replica_that_loses_the_lease_waits_to_be_woken(world: World, delays: list[float]) -> None:

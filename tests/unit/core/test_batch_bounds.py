@@ -84,6 +84,25 @@ def test_a_multiple_that_the_global_batch_cannot_hold_degrades_the_job_and_leave
     assert "no batches in multiples of 16 within their bounds add up to 200" in degraded.message
 
 
+def test_a_job_whose_multiples_do_not_fit_never_starts_and_says_why() -> None:
+    groups = tuple(Group(f"g{rank}", 1, multiple_of=32) for rank in range(3))
+    world = World(Job("job", groups, 100))
+    world.tick()
+    assert "in multiples of 32" in world.tick().reason
+    assert world.plan is None
+
+
+def test_a_restart_rounds_what_was_no_multiple() -> None:
+    world = padded_world("Optimal", multiple=1)
+    world.run(4)
+    world.job = replace(world.job, groups=tuple(replace(group, multiple_of=16) for group in world.job.groups))
+    world.workers["job-g0-0"].end(1, message="killed")
+    for _ in range(8):
+        world.tick(5)
+    assert world.plan.generation == 2
+    assert all(member.batch_size % 16 == 0 for member in world.plan.members)
+
+
 def assert_held(plan: Plan | None, total: int, most: dict[str, int]) -> None:
     assert plan.global_batch_size == total
     assert all(at_once(member) <= most[member.group] for member in plan.members)

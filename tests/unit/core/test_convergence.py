@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -317,3 +318,27 @@ def test_a_raised_cpu_limit_is_a_reason_to_try_at_once_and_a_lowered_one_is_none
     world.run(1)
     world.tick()
     assert (batches(world)[0] > 0) is (limit > 1)
+
+
+def test_a_worker_that_comes_to_another_node_is_tried_at_once() -> None:
+    world = idle_world()
+    for name, worker in world.workers.items():
+        worker.node = world.nodes[name] = f"node-{name}"
+    world.memory = replace(world.memory, workers=tuple(known._replace(place=7) for known in world.memory.workers))
+    world.nodes["job-g0-0"] = "another"
+    world.scales["job-g0-0"] = 1.0
+    world.workers["job-g0-0"].end(137, message="the node was drained", disrupted=True)
+    for _ in range(6):
+        world.tick(20)
+    world.run(4)
+    assert batches(world)[0] > 0
+
+
+def test_a_worker_that_was_unreadable_while_it_had_no_samples_is_tried_again() -> None:
+    world = idle_world(slow=10.0)
+    world.workers["job-g0-0"].answers = False
+    world.run(8)
+    world.workers["job-g0-0"].answers = True
+    world.workers["job-g0-0"].scale = 1.0
+    world.run(60)
+    assert step_seconds(world) < 1.05 * best_split_seconds(world, IDLE_SCALES)

@@ -66,6 +66,12 @@ def test_proportional_multiplies_by_mean_over_own_time_and_rescales() -> None:
     assert "w-64 takes 400 ms at 64 samples, the median is 200 ms; moving 46 samples to w-64" in proposal.reason
 
 
+@pytest.mark.parametrize("seconds", [0.8, 8.0, 86_400.0])
+def test_proportional_leaves_the_shares_of_the_others_however_long_one_worker_takes(seconds: float) -> None:
+    batches = propose("Proportional", [seat(0.1, 64), seat(0.2, 64), seat(seconds, 64)]).batches
+    assert batches[0] / batches[1] == pytest.approx(2, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("seats", "changes", "batches"),
     [

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
+from heterotrain_operator.api.spec.stragglers import Stragglers
 from heterotrain_operator.core.lifecycle.responses import (
     FAILURE_POLICIES,
     LASTING,
@@ -17,6 +19,7 @@ from heterotrain_operator.core.lifecycle.responses import (
     check_policy,
 )
 from heterotrain_operator.core.model import Decision
+from heterotrain_operator.core.stragglers.verdict import ACTIONS
 from unit.core.jobs import reasons
 from unit.core.traces import World, hetero_world
 
@@ -33,6 +36,10 @@ def answered(monkeypatch: pytest.MonkeyPatch, world: World, **rules: Rule) -> Wo
 @pytest.mark.parametrize("name", FAILURE_POLICIES)
 def test_every_policy_answers_every_incident_as_it_can_be_answered(name: str) -> None:
     check_policy(FAILURE_POLICIES[name])
+
+
+def test_every_action_about_stragglers_of_a_manifest_says_what_it_entails() -> None:
+    assert ACTIONS.keys() == set(get_args(Stragglers.model_fields["action"].annotation))
 
 
 def test_restarts_count_where_the_workers_are_to_blame() -> None:

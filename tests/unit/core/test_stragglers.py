@@ -5,16 +5,16 @@ What a verdict says: what it rests on and what would help; and what outlives the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from heterotrain_operator.api.spec.stragglers import Stragglers as StragglersSpec
 from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
+from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain_operator.core.prediction.resource_use import Cause
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.allocation import Line
 from heterotrain_operator.core.state import Remembered
@@ -22,7 +22,7 @@ from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.stragglers.healthy_time import Limits, resized
 from heterotrain_operator.core.stragglers.remedies import best_remedy, outlooks
 from heterotrain_operator.core.stragglers.rule import Interval, Reading
-from heterotrain_operator.core.stragglers.verdict import ACTIONS, Budget, Grounds, Outlooks, Remedy, Verdict
+from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Outlooks, Remedy, Verdict
 from heterotrain_operator.core.stragglers.watch import MOST_WEIGHED, RULES, sentence
 from unit.core.traces import World, hetero_world
 
@@ -48,10 +48,6 @@ def reasons(decisions: Sequence[Decision]) -> list[str]:
 def condition(decision: Decision) -> tuple[bool | None, str]:
     [found] = [each for each in decision.conditions if each.type == "StragglersDetected"]
     return found.status, found.reason
-
-
-def test_every_action_of_a_manifest_says_what_it_entails() -> None:
-    assert ACTIONS.keys() == set(get_args(StragglersSpec.model_fields["action"].annotation))
 
 
 def test_worker_that_becomes_twice_as_slow_is_named_within_ten_intervals_and_once() -> None:
@@ -328,20 +324,30 @@ def test_verdict_outlives_the_operator_and_is_not_reported_again(made: World) ->
     assert reasons(decisions) == []
 
 
-COST = dict.fromkeys(range(7, 13), 0)
+def store(made: World, **parts: dict[str, int]) -> None:
+    """An operator reads these values of every worker."""
+    workers = tuple(
+        each._replace(**{part: getattr(each, part)._replace(**new) for part, new in parts.items()})
+        for each in made.memory.workers
+    )
+    made.memory = Remembered.from_json(replace(made.memory, workers=workers).to_json())
 
 
 @pytest.mark.parametrize(
     "stored",
-    [{37: 99}, {5: 0, 43: 2**53}, {**COST, 40: 0}, {41: 2**53}, {42: 2**53}],
-    ids=["cause of a newer operator", "level", "batch", "windows", "spread"],
+    [
+        {"resource_use": {"cause": 99}},  # a newer operator's
+        {"step_time": {"steps": 0}, "evidence": {"level": 2**53}},
+        {"batch_cost": dict.fromkeys(BatchCost._fields, 0), "evidence": {"healthy_batch": 0}},
+        {"evidence": {"healthy_windows": 2**53}},
+        {"evidence": {"spread": 2**53}},
+    ],
 )
-def test_verdict_in_a_memory_that_nobody_understands_has_an_answer(made: World, stored: dict[int, int]) -> None:
-    document = json.loads(made.memory.to_json())
-    for row in document["workers"]:
-        row[:] = [stored.get(column, number) for column, number in enumerate(row)]
-    made.memory = Remembered.from_json(json.dumps(document))
-    assert 37 not in stored or [each.cause for each in made.tick().stragglers] == [""]
+def test_verdict_in_a_memory_that_nobody_understands_has_an_answer(made: World, stored: Any) -> None:
+    store(made, resource_use={"cause": int(Cause.CPU_LIMIT)})
+    assert [each.cause for each in made.tick().stragglers] == ["CPULimit"]
+    store(made, **stored)
+    assert "resource_use" not in stored or [each.cause for each in made.tick().stragglers] == [""]
     made.tick()
     made.run(2)
     assert Remembered.from_json(made.memory.to_json()) == made.memory

@@ -9,7 +9,7 @@ import pytest
 
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.objects.names import ANNOTATION_PLAN, LABEL_JOB
-from heterotrain_operator.core.model import Decision, WorkerKey
+from heterotrain_operator.core.model import Decision, Event, WorkerKey
 from heterotrain_operator.core.state import Remembered
 from kube_server.api_server import ApiServer, StatusError
 from unit.kube.worlds import JOB, NAMES, SCALED, World, rebalance, refusing, written
@@ -164,6 +164,18 @@ def test_api_server_in_trouble_refuses_no_pods(world: World, api: ApiServer) -> 
     api.refuse = refusing("create", "pods", 503)
     with pytest.raises(GatewayError, match=r"create Pod digits-small-0: why not.*HTTP 503"):
         world.round()
+
+
+def test_events_are_reported_with_the_job_that_they_are_of_and_cut_to_what_is_admitted(
+    world: World, api: ApiServer
+) -> None:
+    world.look()
+    world.cluster.act(Decision("Created", "x", events=(Event("Warning", "Odd", "m" * 2000),)), Remembered.initial())
+    event = api.get("events", api.names("events")[0])
+    assert event is not None
+    assert event["involvedObject"]["uid"] == world.uid
+    assert len(event["message"]) == 1024
+    assert event["type"] == "Warning"
 
 
 def test_lost_event_stops_nothing(world: World, api: ApiServer) -> None:

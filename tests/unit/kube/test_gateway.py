@@ -104,6 +104,14 @@ def test_status_that_the_schema_forbids_is_an_error(gateway: Gateway, api: ApiSe
 # --- reading ----------------------------------------------------------------------------------------------------
 
 
+def test_object_that_is_none_of_the_clusters_is_an_error(
+    gateway: Gateway, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "read", lambda key: {})
+    with pytest.raises(GatewayError, match="get ConfigMap m: the answer is no object of the cluster"):
+        gateway.read("ConfigMap", "team-a", "m")
+
+
 # --- trouble ----------------------------------------------------------------------------------------------------
 
 
@@ -162,9 +170,10 @@ def proxy() -> Iterator[int]:
         thread.join()
 
 
-def test_answer_that_is_no_object_is_an_error(proxy: int) -> None:
-    with pytest.raises(GatewayError, match=r"get Pod p: the answer is no object \(HTTP 200\)"):
-        gateway_to(proxy).read("Pod", "team-a", "p")
+@pytest.mark.parametrize(("asked", "what"), [("read", "get ConfigMap m"), ("listed", "list Pod")])
+def test_answer_that_is_no_object_is_an_error(proxy: int, asked: str, what: str) -> None:
+    with pytest.raises(GatewayError, match=rf"{what}: the answer is no object \(HTTP 200\)"):
+        READS[asked](gateway_to(proxy))
 
 
 @pytest.mark.parametrize("ask", [lambda gateway: gateway.listed("Pod", "team-a"), READS["read"]], ids=["list", "read"])

@@ -313,7 +313,9 @@ def test_service_is_headless_and_finds_workers_before_they_are_ready() -> None:
 def test_workers_reach_one_another_and_only_readers_of_metrics_reach_them() -> None:
     policy = build_policy(job(), JOB_UID, PEERS)["spec"]
     labels = build_pod(job(), JOB_UID, SMALL)["metadata"]["labels"]
-    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    selected = policy["podSelector"]["matchLabels"]
+    assert selected.items() <= labels.items()
+    assert selected["heterotrain.dev/job-name"] == "digits", "workers of another job may not connect"
     assert policy["policyTypes"] == ["Ingress"]
     workers, metrics = policy["ingress"]
     assert workers == {"from": [{"podSelector": policy["podSelector"]}]}

@@ -339,6 +339,23 @@ def test_worker_outside_the_plan_has_no_batch() -> None:
     assert (entry["phase"], entry.get("batchSize"), entry.get("planVersion")) == ("waiting", None, None)
 
 
+def test_pod_that_waits_says_why() -> None:
+    pending = worker("digits-small-0", phase="Pending", message="ImagePullBackOff: not found", cpu_limit=None, node="")
+    (entry,) = status(seen=Seen((pending,), None))["workers"]
+    assert entry == {
+        "name": "digits-small-0",
+        "group": "small",
+        "phase": "pending",
+        "message": "ImagePullBackOff: not found",
+        "node": "",
+    }
+
+
+def test_greatest_batch_that_memory_holds_is_said_where_it_is_known_and_one() -> None:
+    found = status(decided=decision(batch_limits=(("digits-small-1", 61), ("digits-large-0", -3))))
+    assert [entry.get("maxBatchSize") for entry in found["workers"]] == [None, 61, None]
+
+
 def test_figures_that_no_schema_admits_are_left_out() -> None:
     huge = plan(10**30, dict.fromkeys(BATCHES, 10**12))
     memory = replace(
