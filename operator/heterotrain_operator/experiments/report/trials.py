@@ -138,7 +138,9 @@ def _trials_table(summary: Summary, *, detail: bool) -> Table:
     def named(trial: TrialSummary) -> Toned:
         name = title(trial, summary)
         well = trial.phase == "Succeeded"
-        return Toned(name, Tone.PLAIN) if well else Toned(f"{name}: {trial.phase}", Tone.FAILURE)
+        if well:
+            return Toned(name, Tone.PLAIN)
+        return Toned(name if detail else f"{name}: {trial.phase}", Tone.FAILURE)  # details have a column for it
 
     measured = (
         Column(name, _metric(lambda trial: trial.measured, name), wording.loss, rank=2, least=6)
