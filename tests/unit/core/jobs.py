@@ -138,6 +138,40 @@ def start_and_end(world: World, *codes: tuple[int, str]) -> None:
 # --- what becomes of plans --------------------------------------------------------------------------------------
 
 
+def stuck_world(replicas: int = 4, **changes: Any) -> World:
+    """Three workers train, and others are wanted, whose pods `hold` keeps from starting."""
+    world = elastic_world(**changes)
+    resize(world, replicas)
+    return world
+
+
+def newcomers(world: World) -> list[str]:
+    return [pod.name for pod in world.workers.values() if pod.metrics.generation == 0 and pod.exit_code is None]
+
+
+def looks(world: World, number: int, seconds: float, message: str, node: str = "node-1") -> list[Decision]:
+    """So many looks, in which all newcomers' pods wait for that reason."""
+    found = []
+    for _ in range(number):
+        for name in newcomers(world):
+            pod = world.workers[name]
+            pod.phase, pod.message, pod.node, pod.answers = "Pending", message, node, False
+        world.train(1)
+        found.append(world.tick(seconds))
+    return found
+
+
+def failing(world: World, number: int, seconds: float, how: str = "exit") -> list[Decision]:
+    """The same, in which all newcomers end."""
+    found = []
+    for _ in range(number):
+        for name in newcomers(world):
+            ends(world, name, how)
+        world.train(1)
+        found.append(world.tick(seconds))
+    return found
+
+
 def late(world: World) -> None:
     """No worker's volume shows a new plan."""
     vars(world.cluster.training)["publish"] = lambda _: None

@@ -30,47 +30,13 @@ from unit.core.jobs import (
     late,
     named,
     names,
+    newcomers,
     on_time,
     reasons,
     resize,
     settled,
 )
 from unit.core.traces import World
-
-
-def stuck_world(replicas: int = 4, **changes: Any) -> World:
-    """Three workers train, and others are wanted, whose pods `hold` keeps from starting."""
-    world = elastic_world(**changes)
-    resize(world, replicas)
-    return world
-
-
-def newcomers(world: World) -> list[str]:
-    return [pod.name for pod in world.workers.values() if pod.metrics.generation == 0 and pod.exit_code is None]
-
-
-def looks(world: World, number: int, seconds: float, message: str, node: str = "node-1") -> list[Decision]:
-    """So many looks, in which all newcomers' pods wait for that reason."""
-    found = []
-    for _ in range(number):
-        for name in newcomers(world):
-            pod = world.workers[name]
-            pod.phase, pod.message, pod.node, pod.answers = "Pending", message, node, False
-        world.train(1)
-        found.append(world.tick(seconds))
-    return found
-
-
-def failing(world: World, number: int, seconds: float, how: str = "exit") -> list[Decision]:
-    """The same, in which all newcomers end."""
-    found = []
-    for _ in range(number):
-        for name in newcomers(world):
-            ends(world, name, how)
-        world.train(1)
-        found.append(world.tick(seconds))
-    return found
-
 
 # --- between the plan that names a newcomer and the step at which all go over ------------------------------------
 
