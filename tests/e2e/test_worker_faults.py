@@ -92,6 +92,8 @@ def test_lost_node_is_left_without_counting(
         with History(struck) as history:
             struck.wait_for_step(30)
             assert struck.pod("small")["spec"]["nodeName"] == lost
+            # No successor lands there before the cluster knows, to be lost as well.
+            cluster.kubectl("cordon", lost)
             lose(nodes, lost)
             index = wait_for_successor(struck, "small")
             wait_for(lambda: not cluster.node_is_ready(lost), 90, f"node {lost} to count as lost")
