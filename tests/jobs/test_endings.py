@@ -69,7 +69,7 @@ def test_worker_out_of_memory_comes_back_with_what_it_holds_and_a_full_disk_ends
         (tmp_path / "full").touch()
         run.hurry()
         code, _, said = run.ends()
-        came_back, restarted = said.split("RestartingWorkers")  # a full disk costs the one restart, in vain
+        came_back, restarted = said.split("RestartingWorkers")  # a full disk costs the one restart, without effect
         assert "job-g1-0 was killed by SIGKILL" in came_back
         if limited:
             assert "out of memory: over its limits.memory of 1024 MiB" in came_back
