@@ -1,4 +1,4 @@
-"""Workers begin with what is known of their places, and of their warm-up: nobody starts from nothing, and nobody too boldly."""
+"""Workers begin with what is known of their places and of their warm-up, and nobody too boldly."""
 
 from __future__ import annotations
 
