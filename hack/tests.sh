@@ -3,7 +3,8 @@
 # a time. Those that assert how real workers are balanced run alone, for workers are balanced against whatever runs beside
 # them. Each part runs whatever the ones before it have found.
 # --unit: only the first part. --all: the long matrices too, hypothesis with many examples, and the unit tests on the other
-# versions of Python. --e2e: instead of all these the tests on a cluster. Other arguments go to pytest; --last-failed runs
+# versions of Python. --e2e: instead of all these the tests on a cluster, two at a time, and then, alone, those that balance
+# or disturb the whole cluster. Other arguments go to pytest; --last-failed runs
 # again what failed in a part, nothing of one that passed, and all of one that did not come to its end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,6 +12,7 @@ export PYTHONDONTWRITEBYTECODE= # thousands of processes would each compile what
 
 AT_ONCE_AT_MOST=8 # each of them imports torch
 GANGS_AT_ONCE=2
+JOBS_AT_ONCE=2 # on a cluster, where they wait for most of their time
 TESTS_FAILED=1
 NONE_RAN=5
 
@@ -55,7 +57,9 @@ local_part() { # NAME MARKS [PYTEST ARGUMENT ...]
 }
 
 if [ -n "$e2e" ]; then
-  part e2e -v --durations=0 --durations-min=1 tests/e2e tests/kube_server/test_api_server.py
+  e2e_part() { part "$1" -v --durations=0 --durations-min=1 -m "$2" "${@:3}" tests/e2e tests/kube_server/test_api_server.py; }
+  e2e_part e2e "not disruptive and not alone" --numprocesses $JOBS_AT_ONCE --dist loadgroup
+  e2e_part e2e-alone "disruptive or alone"
   exit $failed
 fi
 if [ -z "$last_failed" ]; then rm -f .pytest_cache/{unit,gangs,alone}/ended; fi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import Callable, Generator, Iterator
@@ -16,15 +17,11 @@ from e2e.jobs import JobOnCluster
 from e2e.manifests import CLAIM
 from e2e.nodes import Nodes
 from e2e.shared_folder import FOLDER, SharedFolder, provide
+from e2e.side_by_side import Shared
 
 SYSTEM = "heterotrain-system"
 
 Apply = Callable[[Document], JobOnCluster]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What disturbs the whole cluster comes last."""
-    items.sort(key=lambda item: item.get_closest_marker("disruptive") is not None)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -56,22 +53,27 @@ def nodes(cluster: Cluster) -> Iterator[Nodes]:
 
 
 @pytest.fixture(scope="session")
-def files(cluster: Cluster) -> Iterator[SharedFolder]:
-    """The folder that all nodes share."""
-    files = SharedFolder(cluster)
-    yield files
-    files.close()
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    """What this process of tests has together with the ones beside it."""
+    return Shared(tmp_path_factory.getbasetemp(), os.environ.get("PYTEST_XDIST_WORKER"))
 
 
 @pytest.fixture(scope="session")
-def installation(cluster: Cluster) -> Iterator[Installation]:
+def files(cluster: Cluster, shared: Shared) -> Iterator[SharedFolder]:
+    """The folder that all nodes share."""
+    files = SharedFolder(cluster)
+    with shared("files", files.provide, files.close):
+        yield files
+
+
+@pytest.fixture(scope="session")
+def installation(cluster: Cluster, shared: Shared) -> Iterator[Installation]:
     """The operator, installed for all namespaces."""
     installation = Installation(cluster, SYSTEM)
     others = installation.others()
     assert not others, f"these operators would steer the same jobs, so remove them first: {', '.join(others)}"
-    installation.install()
-    yield installation
-    installation.uninstall()
+    with shared("installation", installation.install, installation.uninstall):
+        yield installation
 
 
 @pytest.fixture

@@ -57,6 +57,10 @@ class SharedFolder:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+
+    def provide(self) -> None:
+        """Make the pod, its namespace and its volume, and wait until it runs."""
+        cluster = self._cluster
         cluster.make_namespace(NAMESPACE)
         provide(cluster, f"{NAMESPACE}-files", NAMESPACE, "files", FOLDER)
         cluster.apply(self._pod())

@@ -31,6 +31,7 @@ SETTLED_INTERVALS = 6
 # --- slow workers ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_a_slowed_worker_is_replaced_and_one_with_a_lower_limit_only_rebalanced(apply: Apply) -> None:
     struck = apply(slowed_job())
     with History(struck) as history:

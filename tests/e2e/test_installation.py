@@ -19,6 +19,7 @@ def test_release_passes_its_own_test(installation: Installation) -> None:
     assert "Succeeded" in told
 
 
+@pytest.mark.disruptive
 def test_operator_runs_as_whichever_user_the_cluster_chooses(installation: Installation) -> None:
     installation.install("podSecurityContext.runAsUser=1000650000", "podSecurityContext.runAsGroup=0")
     try:

@@ -86,7 +86,7 @@ def test_killed_operator_goes_on_where_it_was(apply: Apply, installation: Instal
     outages = []
     with History(steered) as history:
         settled = settle(steered, history)
-        for attempt in range(5):
+        for attempt in range(3):
             time.sleep(moments.uniform(1.0, 6.0))
             (pod,) = installation.pods()
             began = time.time()

@@ -11,6 +11,7 @@ from e2e.cluster import Cluster
 from e2e.conftest import Apply, apply_in
 from e2e.history import History
 from e2e.installation import Installation
+from e2e.jobs import JobOnCluster
 from e2e.manifests import BATCH, group, idle, job, sleeper, two_workers
 from e2e.resuming import assert_resumed_from_checkpoint
 from e2e.shared_folder import SharedFolder
@@ -55,23 +56,24 @@ def test_finished_job_goes_after_its_time(apply: Apply) -> None:
     wait_for(lambda: not brief.children(), 60, "its objects to go with it")
 
 
-@pytest.mark.parametrize(
-    ("policy", "left"),
-    [("All", set()), ("Running", {"cleaned-failing-0"}), ("None", {"cleaned-failing-0", "cleaned-idle-0"})],
-)
-def test_pods_that_are_left_are_those_of_the_policy(apply: Apply, policy: str, left: set[str]) -> None:
-    manifest = job(
-        "cleaned",
-        sleeper("idle"),
-        group("failing", "100m", command=["sh", "-c", "sleep 2; exit 3"]),
-        runPolicy={"cleanPodPolicy": policy, "backoffLimit": 0},
-    )
-    cleaned = apply(manifest)
-    status = cleaned.wait_for_phase("Failed", 60)
-    assert "cleaned-failing-0 exited with code 3" in status["reason"]
-    wait_for(
-        lambda: {pod["metadata"]["name"] for pod in cleaned.pods()} == left, 60, f"only {left or 'no pods'} to stay"
-    )
+def test_pods_that_are_left_are_those_of_the_policy(apply: Apply) -> None:
+    failing = group("failing", "100m", command=["sh", "-c", "sleep 2; exit 3"])
+
+    def cleaned(policy: str) -> JobOnCluster:
+        settings = {"cleanPodPolicy": policy, "backoffLimit": 0}
+        return apply(job(f"keeps-{policy.lower()}", sleeper("idle"), failing, runPolicy=settings))
+
+    jobs = {policy: cleaned(policy) for policy in ("All", "Running", "None")}
+    left = {"All": set[str](), "Running": {"failing"}, "None": {"failing", "idle"}}
+    for policy, each in jobs.items():
+        status = each.wait_for_phase("Failed", 60)
+        assert f"{each.pod_name('failing')} exited with code 3" in status["reason"]
+        wait_until_left(each, {each.pod_name(name) for name in left[policy]})
+
+
+def wait_until_left(finished: JobOnCluster, names: set[str]) -> None:
+    """Wait until only these pods of a job are left."""
+    wait_for(lambda: {pod["metadata"]["name"] for pod in finished.pods()} == names, 60, f"only {names} to stay")
 
 
 def test_pods_behind_a_gate_wait_beyond_the_startup_deadline(apply: Apply, cluster: Cluster) -> None:
@@ -151,6 +153,7 @@ def two_installations(
     installation.install()
 
 
+@pytest.mark.disruptive
 def test_two_installations_steer_their_own_namespaces(
     cluster: Cluster, files: SharedFolder, two_installations: tuple[str, str], namespace: str
 ) -> None:
@@ -166,6 +169,7 @@ def test_two_installations_steer_their_own_namespaces(
     assert nobodys.children() == []
 
 
+@pytest.mark.disruptive
 def test_deleted_namespace_keeps_the_operator_from_no_other(
     cluster: Cluster, files: SharedFolder, installation: Installation, make_namespace: Callable[[], str]
 ) -> None:
