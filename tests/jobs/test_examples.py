@@ -11,7 +11,7 @@ from heterotrain_operator.api import load_manifest
 from heterotrain_operator.clusters.local.template import read_templates
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FOLDERS = ("examples", "examples/frameworks")
+FOLDERS = ("examples", "examples/frameworks", "examples/papers")
 MANIFESTS = sorted(path for folder in FOLDERS for path in (REPOSITORY / folder).glob("*.yaml"))
 SCRIPTS = sorted(path for folder in FOLDERS for path in (REPOSITORY / folder).glob("*.py"))
 PORTED = REPOSITORY / "examples" / "ported"

@@ -21,17 +21,15 @@ from heterotrain_operator.core.prediction import PREDICTORS
 class Limit:
     """A field of which only some values work; `works` is empty if the field must be left out.
 
-    `path` has `[]` for every entry of a list. Where users may register values of their own, `missing` names
-    those that are refused, and others are judged elsewhere.
+    `path` has `[]` for every entry of a list.
     """
 
     path: str
     works: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
 
     def refuses(self, value: object) -> bool:
         """Whether this value is not available yet."""
-        return value in self.missing if self.missing else value not in self.works
+        return value not in self.works
 
     def advice(self) -> str:
         """What to write instead."""
@@ -41,7 +39,6 @@ class Limit:
 NOT_YET = (
     Limit("spec.training.mode", works=("BSP",)),
     Limit("spec.training.learningRateScaling", works=("None",)),
-    Limit("spec.batching.policy", works=("Optimal", "Proportional"), missing=("LBBSP",)),
     Limit("spec.batching.prediction", works=tuple(PREDICTORS)),
     Limit("spec.scaling.condition", works=("None",)),
     Limit("spec.scaling.globalBatch", works=("Fixed",)),

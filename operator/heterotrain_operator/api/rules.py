@@ -341,5 +341,6 @@ RULES: tuple[Rule[HeteroTrainingJob], ...] = (
     metrics.PROMETHEUS_HAS_AN_ADDRESS.of(_metrics),
     metrics.ONE_CREDENTIAL.of(_metrics),
     batching.POLICY_IS_KNOWN.of(_batching),
+    batching.LBBSP_KEEPS_THE_SUM.of(_batching),
     worker_groups.TEMPLATES_ARE_SOUND.of(_groups),
 )

@@ -32,6 +32,9 @@ _CUT = tuple(f"%.{digits}g" for digits in range(18))
 LONGEST_TEXT = 4096
 """Characters of a text that is read; those that are written are far shorter."""
 
+LONGEST_LIST = 256
+"""Numbers of a list in one column."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -77,9 +80,12 @@ def cut_all(values: Iterable[float], digits: int = SIGNIFICANT_DIGITS) -> list[f
 
 
 def checked(value: Any, default: Any, where: str) -> Any:
-    """The value in the type of the field's default; None stands for a moment, a float that may be missing."""
+    """The value in the type of the field's default, which a malformed list becomes. Raises ValueError otherwise. None stands for a moment, a float that may be missing."""
     if default is None and value is None:
         return None
+    if isinstance(default, tuple):  # begun again where it is malformed: nothing else of the worker rests on it
+        sound = isinstance(value, list) and len(value) <= LONGEST_LIST and all(is_number(each) for each in value)
+        return tuple(float(each) for each in value) if sound else default
     if isinstance(default, bool):
         if not isinstance(value, bool):
             raise ValueError(f"{where}: expected bool, found {shown(value)}")

@@ -18,6 +18,7 @@ from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.noise import Variation
 from heterotrain_operator.core.prediction.relapses import Relapses
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
+from heterotrain_operator.core.prediction.series import Series
 from heterotrain_operator.core.prediction.step_time import EXPECTED, Estimate, StepTime, rounded_times
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 from heterotrain_operator.core.stragglers.evidence import Evidence
@@ -52,10 +53,11 @@ class RememberedWorker(NamedTuple):
 
     Its own time (`prediction/step_time.py`), how that depends on the batch (`batch_cost.py`), what its memory holds
     (`memory_model.py`), what it used of the CPU (`resource_use.py`), the batch at which its throughput fell
-    (`throughput_cap.py`), by how much its steps vary (`noise.py`), how often it became slow again (`relapses.py`),
-    whether it is slow by fault (`stragglers/evidence.py`) and the fewest samples that its model trains well with
-    (`batching/bounds.py`). Of single numbers: its batch before the active plan (`batching/rollback.py`), what its
-    policy noted (`batching/policies/static.py`, `papers.py`), since when its metrics cannot be read
+    (`throughput_cap.py`), by how much its steps vary (`noise.py`), how often it became slow again (`relapses.py`), its
+    last windows one by one, if anybody reads them (`series.py`), whether it is slow by fault
+    (`stragglers/evidence.py`) and the fewest samples that its model trains well with (`batching/bounds.py`). Of single
+    numbers: its batch before the active plan (`batching/rollback.py`), what its policy noted
+    (`batching/policies/static.py`, `papers.py`, `lbbsp.py`), since when its metrics cannot be read
     (`lifecycle/progress.py`), where it runs (`lifecycle/prior.py`), and whether decisions leave it out
     (`batching/quorum.py`): `UNUSABLE`, `UNREADABLE`, or below these how many windows in a row could not be used; for
     how many decisions it has had no samples, and how often it was tried again (`batching/retries.py`); and how many
@@ -84,6 +86,7 @@ class RememberedWorker(NamedTuple):
     variation: Variation = Variation()
     failures: Annotated[int, Column(54)] = 0
     relapses: Relapses = Relapses()
+    series: Series = Series()
 
     def unmeasured(self, expected: Estimate | None = None, basis: int = EXPECTED) -> RememberedWorker:
         """The same worker at the start of another plan: counters begin again, and the estimate with what is `expected`;
@@ -180,8 +183,9 @@ def _rounded(worker: RememberedWorker, before: RememberedWorker, step_time: Step
             evidence if evidence is before.evidence else evidence.rounded(before.evidence),
             worker.noted,
             cut(silent, BASELINE_DIGITS) if silent else silent,
-            *worker[8:-1],
+            *worker[8:-2],
             relapses if relapses is before.relapses else relapses.rounded(),
+            worker.series,
         )
     )
 
@@ -227,6 +231,7 @@ _VALUES: dict[str, tuple[type[Any], Columns]] = {
         ("resource_use", ResourceUse),
         ("variation", Variation),
         ("relapses", Relapses),
+        ("series", Series),
         ("evidence", Evidence),
     )
 }

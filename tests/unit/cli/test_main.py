@@ -48,7 +48,7 @@ def test_only_what_a_command_needs_is_loaded(program: str, unneeded: list[str]) 
         ({"chekpoint": {}}, ["--compare", "Best"], ["spec.chekpoint", "--compare: 'Best' is no policy; known are"]),
         ({}, ["--policy", "Profile"], ["'Profile' is no policy; known are Uniform, Static, Proportional, Optimal"]),
         ({}, ["--policy", "uniform"], ["'uniform' is no policy", "did you mean Uniform?"]),
-        ({}, ["--policy", "LBBSP"], ["--policy: 'LBBSP' is no policy"]),
+        ({}, ["--policy", "LBSP"], ["--policy: 'LBSP' is no policy", "did you mean LBBSP?"]),
         ({}, ["--compare", "Optimal"], ["would run twice"]),
         ({}, ["--compare", "Uniform,Uniform"], ["would run twice"]),
         ({"runPolicy": {"suspend": True}}, [], ["spec.runPolicy.suspend: a suspended job does not run"]),

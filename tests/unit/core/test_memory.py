@@ -19,6 +19,7 @@ from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.noise import Variation
 from heterotrain_operator.core.prediction.relapses import Relapses
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
+from heterotrain_operator.core.prediction.series import Series
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 from heterotrain_operator.core.remembered.batching import Promises
@@ -43,7 +44,7 @@ KEY = st.just("") | st.text("abcXYZ-_0", min_size=KEY_LENGTH, max_size=KEY_LENGT
 
 def any_of(kind: type[Any], **more: Any) -> st.SearchStrategy[Any]:
     """A value with anything in its columns that measurements can leave."""
-    drawn = {float: POSITIVE, int: NUMBER}
+    drawn = {float: POSITIVE, int: NUMBER, tuple: st.lists(POSITIVE, max_size=8).map(tuple)}
     columns = {name: drawn[type(default)] for _, name, default in columns_of(kind)}
     free = dict.fromkeys(("counted_steps", "counted_seconds", "counted_squares", "cpu_limit"), FINITE)
     return st.builds(kind, **{**columns, **{name: each for name, each in free.items() if name in columns}, **more})
@@ -60,6 +61,7 @@ WORKER = any_of(
     variation=any_of(Variation),
     evidence=any_of(Evidence),
     relapses=any_of(Relapses),
+    series=any_of(Series),
     key=KEY,
 )
 COLUMNS = 1 + max(

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.core.batching.policies import POLICIES, PROFILE_PLANS, Promise, Proposal, Seat
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction
@@ -193,10 +192,6 @@ def again(seats: list[Seat], proposal: Proposal, **changes: object) -> list[Seat
     return [each._replace(memory=memory)._replace(**changes) for each, memory in pairs]
 
 
-def test_papers_policies_are_no_choice_for_a_manifest() -> None:
-    assert {"PapersProportional", "OmniLearn"} <= POLICIES.keys() - set(known_policies())
-
-
 def test_papers_policies_wait_for_whole_intervals_however_unequal_workers_are() -> None:
     world = hetero_world("PapersProportional", scales=(1, 8))
     world.train(world.job.interval - 1)
@@ -215,19 +210,22 @@ def test_batches_are_multiplied_by_mean_over_moving_average_and_rescaled() -> No
 
 
 @pytest.mark.parametrize(
-    ("policy", "seconds", "moves"),
-    [
-        ("PapersProportional", 0.109, False),
-        ("PapersProportional", 0.112, True),
-        ("OmniLearn", 0.119, False),
-        ("OmniLearn", 0.122, True),
-    ],
+    ("dead_band", "seconds", "moves"),
+    [(0.05, 0.109, False), (0.05, 0.112, True), (0.10, 0.119, False), (0.10, 0.122, True)],
 )
-def test_dead_band_is_five_per_cent_or_omnilearns_ten_whatever_the_noise(
-    policy: str, seconds: float, moves: bool
-) -> None:
+def test_papers_dead_band_is_the_jobs_whatever_the_noise(dead_band: float, seconds: float, moves: bool) -> None:
     """At 0.109 s the mean is 0.1045 s, and the greatest change 0.1045 / 0.1 - 1 = 4.5 %; at 0.112 s it is 6 %."""
-    assert (propose(policy, ended_epoch((0.1, 64), (seconds, 64))).batches is not None) is moves
+    seats = [averaged(0.1, 64), averaged(seconds, 64)]
+    assert (propose("PapersProportional", seats, dead_band=dead_band).batches is not None) is moves
+
+
+def test_papers_control_may_change_the_global_batch_within_the_bounds() -> None:
+    """The mean is 0.2 s: (64 * 2, 64, 64 * 2/3) = (128, 64, 42.7), and 96 bounds the first."""
+    seats = [averaged(0.1, 64), averaged(0.2, 64), averaged(0.3, 64)]
+    free = propose("PapersProportional", seats, fixed_global_batch=False)
+    assert free.batches == (128, 64, 43)
+    bounded = [each._replace(bounds=(12, 96)) for each in seats]
+    assert propose("PapersProportional", bounded, fixed_global_batch=False).batches == (96, 64, 43)
 
 
 def test_throughput_that_fell_once_after_a_raise_bounds_the_batch_for_good() -> None:
@@ -248,33 +246,20 @@ def test_learned_bound_clips_before_the_batches_are_rescaled() -> None:
     assert proposal.batches == (68, 60)
 
 
-def test_omnilearn_waits_for_the_end_of_an_epoch() -> None:
+def test_papers_control_waits_for_the_end_of_an_epoch() -> None:
     seats = [averaged(0.1, 32, epoch=3), averaged(0.3, 32, epoch=3)]
-    first = propose("OmniLearn", seats)
+    first = propose("PapersProportional", seats, apply_at="epoch")
     assert first.batches is None
     seats = again(seats, first)
-    assert propose("OmniLearn", seats).batches is None
+    assert propose("PapersProportional", seats, apply_at="epoch").batches is None
     seats = again(seats, first, epoch=4)
-    second = propose("OmniLearn", seats)
+    second = propose("PapersProportional", seats, apply_at="epoch")
     assert second.batches == (48, 16)
-    assert propose("OmniLearn", again(seats, second)).batches is None
+    assert propose("PapersProportional", again(seats, second), apply_at="epoch").batches is None
 
 
-def ended_epoch(*pairs: tuple[float, int]) -> list[Seat]:
-    """Workers of (moving average, batch) whose first epoch has ended."""
-    return [averaged(smoothed, batch, epoch=1, memory=RememberedWorker(noted=1)) for smoothed, batch in pairs]
-
-
-def test_omnilearn_clips_to_its_own_bounds_which_rescaling_leaves_again() -> None:
-    """The mean is 0.4 s: 64 * 4 is clipped to 96, and 64 * 0.4 / 0.7 = 36.57; 128 of these are (92.7, 35.3)."""
-    assert propose("OmniLearn", ended_epoch((0.1, 64), (0.7, 64))).batches == (93, 35)
-    # Of four workers (96, 32, 32, 32) is 192 of 400 samples: the first gets 200, more than 96.
-    batches = propose("OmniLearn", ended_epoch((0.1, 100), (1.0, 100), (1.0, 100), (1.0, 100))).batches
-    assert batches[0] > 96
-
-
-def test_omnilearn_moves_at_boundaries_of_epochs_only() -> None:
-    world = hetero_world("OmniLearn", noise=0.2)
+def test_papers_control_moves_at_boundaries_of_epochs_only() -> None:
+    world = hetero_world("PapersProportional", noise=0.2, apply_at="epoch")
     moves = [interval for interval, each in enumerate(world.run(30)) if each.plan is not None]
     assert moves
     assert all(interval % 10 == 9 for interval in moves), "an epoch of the simulation has ten intervals"

@@ -32,6 +32,7 @@ from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.prediction.noise import Variation
 from heterotrain_operator.core.prediction.relapses import Relapses
 from heterotrain_operator.core.prediction.resource_use import ResourceUse
+from heterotrain_operator.core.prediction.series import Series
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 from heterotrain_operator.core.remembered_worker import RememberedWorker, key_of
@@ -258,6 +259,7 @@ COLUMNS = [
     "advised",
     "held",
     *("slow_seconds", "slow_batch", "turns", "at_step", "together"),
+    "numbers",
 ]
 
 
@@ -272,6 +274,7 @@ def test_columns_of_a_workers_memory_are_only_ever_added_at_the_end() -> None:
         Variation,
         Evidence,
         Relapses,
+        Series,
     )
     columns = sorted((number, name) for kind in kinds for number, name, _ in columns_of(kind))
     assert columns == [(number, name) for number, name in enumerate(COLUMNS) if name != RETIRED]

@@ -38,8 +38,6 @@ def render() -> str:
     lines += ["", "## Not available yet", "", "| Field | What works |", "|---|---|"]
     for limit in NOT_YET:
         works = " ".join(f"`{value}`" for value in limit.works) or "leave it out"
-        if limit.missing:
-            works = f"all but {' '.join(f'`{value}`' for value in limit.missing)}"
         lines.append(f"| `{limit.path}` | {works} |")
     return "\n".join(lines) + "\n"
 

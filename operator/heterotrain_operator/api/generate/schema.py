@@ -139,9 +139,6 @@ def add_validations(schema: Schema) -> None:
 def _availability(limit: Limit) -> Cel:
     """Refuse at the API server what is not available yet."""
     at, _, name = limit.path.rpartition(".")
-    if limit.missing:
-        names = ", ".join(f"'{value}'" for value in limit.missing)
-        return Cel(at, f"!(self.{name} in [{names}])", f"{names} is not available yet; {limit.advice()}")
     if not limit.works:
         return Cel(at, f"!has(self.{name})", f"{name} is not available yet; {limit.advice()}")
     names = ", ".join(f"'{value}'" for value in limit.works)

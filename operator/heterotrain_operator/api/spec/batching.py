@@ -10,7 +10,7 @@ from pydantic import Field
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.base import MAX_COUNT, POLICY_NAME, Fraction, Model, Weight
 from heterotrain_operator.api.problems import Problem, did_you_mean
-from heterotrain_operator.api.rule import Rule
+from heterotrain_operator.api.rule import Cel, Rule
 
 
 class Batching(Model):
@@ -21,7 +21,8 @@ class Batching(Model):
         min_length=1,
         max_length=63,
         pattern=POLICY_NAME,
-        description="Who decides the split: Uniform, Static, Proportional, LBBSP, Optimal, or a registered name.",
+        description="Who decides the split: Uniform, Static, Proportional, Optimal, LBBSP, PapersProportional, or a "
+        "registered name.",
     )
     initial: Literal["Uniform", "Static"] = Field(
         default="Uniform",
@@ -41,17 +42,17 @@ class Batching(Model):
     fixed_global_batch: bool = Field(
         default=True,
         description="Whether batches are rescaled so that the global batch stays what it is; false lets "
-        "Proportional change it.",
+        "Proportional and PapersProportional change it.",
     )
     dead_band: Fraction = Field(
         default=0.05,
-        description="For Proportional: batches change only if one of them would change by more than this fraction. "
-        "Optimal goes by the predicted saving and the noise instead.",
+        description="For Proportional and PapersProportional: batches change only if one of them would change by more "
+        "than this fraction. Optimal goes by the predicted saving and the noise instead.",
     )
     smoothing: Weight = Field(
         default=0.2,
         description="Weight of the newest iteration in the moving average of a worker's own time, which is "
-        "exported (heterotrain_worker_own_seconds_ewma); neither Optimal nor Proportional decides by it.",
+        "exported (heterotrain_worker_own_seconds_ewma); only PapersProportional decides by it.",
     )
     prediction: Literal["EMA", "ARX"] = Field(
         default="EMA",
@@ -63,9 +64,26 @@ class Batching(Model):
 
 def _policy_is_known(batching: Batching) -> Iterator[Problem]:
     policy, known = batching.policy, known_policies()
-    if policy not in known and policy != "LBBSP":
+    if policy not in known:
         hint = did_you_mean(policy, known)
         yield Problem("spec.batching.policy", f"{policy} is not a known policy; known are {', '.join(known)}{hint}")
 
+
+def _lbbsp_keeps_the_sum(batching: Batching) -> Iterator[Problem]:
+    if batching.policy == "LBBSP" and not batching.fixed_global_batch:
+        yield Problem("spec.batching.fixedGlobalBatch", "must be true for LBBSP, which moves samples between workers")
+
+
+LBBSP_KEEPS_THE_SUM = Rule(
+    ("spec.batching.policy", "spec.batching.fixedGlobalBatch"),
+    _lbbsp_keeps_the_sum,
+    (
+        Cel(
+            "spec.batching",
+            "self.policy != 'LBBSP' || self.fixedGlobalBatch",
+            "fixedGlobalBatch must be true for LBBSP, which moves samples between workers",
+        ),
+    ),
+)
 
 POLICY_IS_KNOWN = Rule(("spec.batching.policy",), _policy_is_known)

@@ -141,7 +141,7 @@ def _by_prediction(
     promise nothing, since none of this was measured.
     """
     policy = POLICIES.get(job.policy)
-    if policy is None or policy.internal:
+    if policy is None or policy.whole_intervals:
         return None
     workers = [
         fed._replace(memory_use=with_peak(fed.memory_use, counters)) if counters is not None else fed

@@ -43,6 +43,12 @@ def likely_seats(job: Job, seats: Sequence[Seat], memory: Remembered) -> tuple[S
     return as_alike(likely), f"{listed(names)} counted as slow as they often become" if names else ""
 
 
+def windows_kept(job: Job) -> int:
+    """How many of each worker's last windows somebody reads."""
+    policy = POLICIES.get(job.policy)
+    return max(0 if policy is None else policy.looks_back(job), predictor_of(job).looks_back)
+
+
 def weighs_noise(job: Job) -> bool:
     """Whether the job's policy weighs how much the workers' steps vary."""
     policy = POLICIES.get(job.policy)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from heterotrain.contract import Plan
+from heterotrain_operator.core.batching.asking import windows_kept
 from heterotrain_operator.core.batching.quorum import with_few_steps
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import groups_on_cpu
@@ -43,6 +44,7 @@ from heterotrain_operator.core.prediction.roughness import (
     roughness_after,
     trend_after,
 )
+from heterotrain_operator.core.prediction.series import window_seen
 from heterotrain_operator.core.prediction.step_time import (
     EXPECTED,
     JUMPED,
@@ -105,7 +107,7 @@ def measured(
     # Roughness is that of long averages, and one window is less uncertain; but of many workers one may differ far.
     excess = max(error_of_averages(persistence), 1.0) / caution_of(len(plan.members))
     known, history = memory.workers, history_of(persistence)
-    predictor, on_cpu = predictor_of(job), groups_on_cpu(job)
+    predictor, on_cpu, kept = predictor_of(job), groups_on_cpu(job), windows_kept(job)
     found = [
         window_of(worker.step_time, counters) if counters is not None and member.batch_size > 0 else None
         for member, counters, worker in zip(plan.members, metrics, known, strict=True)
@@ -140,6 +142,10 @@ def measured(
     for rank, (member, counters, worker, each) in enumerate(zip(plan.members, metrics, known, taken, strict=True)):
         if each is not None and counters is not None:
             after = _after_window(predictor, member.batch_size, counters, worker, each, rough=rough.get(rank))
+            if kept:
+                limit = worker.step_time.cpu_limit or counters.cpu_limit
+                newest = window_seen(worker.resource_use, counters, each.window, member.batch_size, limit)
+                after = after._replace(series=worker.series.followed_by(newest, kept))
             if each.turn >= TURN:
                 after = after._replace(relapses=after.relapses._replace(together=turned))
             elif after.relapses.together:

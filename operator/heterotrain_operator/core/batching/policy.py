@@ -129,7 +129,8 @@ class Policy:
     with an estimate of every worker that has samples, and what earlier plans have come to. `internal` policies are
     not for manifests. One that `watches_throughput` is given each worker's throughput before its batch was last raised,
     one that `weighs_noise` how much each worker's steps varied under earlier plans.
-    One that decides by `whole_intervals` is never asked before these are over, however much the first steps show.
+    One that decides by `whole_intervals` is never asked before these are over, however much the first steps show, nor
+    by what a changed CPU limit lets expect. `looks_back(job)` is how many of each worker's last windows it reads.
     """
 
     summary: str
@@ -140,3 +141,4 @@ class Policy:
     watches_throughput: bool = False
     weighs_noise: bool = False
     whole_intervals: bool = False
+    looks_back: Callable[[Job], int] = lambda job: 0

@@ -13,7 +13,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from heterotrain_operator.core.split.multiples import Bounds, feasibility, split_in_multiples
+from heterotrain_operator.core.split.multiples import (
+    Bounds,
+    feasibility,
+    in_multiples,
+    nearest_multiple,
+    split_in_multiples,
+)
 
 NEWTON_STEPS = 3
 """Guesses of a level before it is looked for among the breakpoints near the last one."""
@@ -139,6 +145,22 @@ def split_proportionally(
             for rank, slope, (low, high) in zip(ranks, slopes, pairs, strict=True):
                 shares[rank] = min(max(level / slope, low), high)
     return _round_keeping_sum(shares, total, bounds)
+
+
+def rounded_within(wanted: Sequence[float], bounds: Sequence[Bounds], multiples: Sequence[int] = ()) -> tuple[int, ...]:
+    """The nearest whole samples per worker within its bounds, whatever their sum; where that is 0, the least batch that
+    some worker may have. With `multiples` each batch is one of its worker's.
+    """
+    units = multiples or (1,) * len(wanted)
+    within = [in_multiples(pair, unit) for pair, unit in zip(bounds, units, strict=True)]
+    batches = tuple(
+        min(max(nearest_multiple(want, unit), low), high)
+        for want, unit, (low, high) in zip(wanted, units, within, strict=True)
+    )
+    if sum(batches) > 0:
+        return batches
+    least = min(units)
+    return split_proportionally(wanted, least, [(low, max(high, least)) for low, high in bounds], multiples)
 
 
 def split_min_max(

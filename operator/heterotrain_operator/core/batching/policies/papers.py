@@ -1,75 +1,63 @@
-"""The papers' dynamic batching as it is printed, for comparison: without caution against noise and without rollback.
+"""Taming's and OmniLearn's dynamic batching as it is printed: without caution against noise and without rollback.
 
-Sources: Tyagi and Sharma, "Taming Resource Heterogeneity in Distributed ML Training with Dynamic Batching" (III-C and
-III-C1), rescaled to the global batch as in Tyagi and Sharma, "OmniLearn: A Framework for Distributed Deep Learning over
-Heterogeneous Clusters" (Alg. 1 and eq. 8; dead-band and bounds of its section on the implementation). A changed CPU
-limit is not fed forward.
+Both go by the job's own fields. Taming (III-C, III-C1) is this policy as it stands; OmniLearn (Alg. 1 and eq. 8) is the
+same with `applyAt: epoch`, a `deadBand` of 0.10 and batches of 4 to 96 samples (fig. 8: 12 to 96, and
+`fixedGlobalBatch: false`). `examples/papers` has a manifest of each. A changed CPU limit is not fed forward.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from heterotrain_operator.core.batching.policy import Policy, Proposal, Seat, multiples_of_seats
 from heterotrain_operator.core.batching.words import moved, percent, slowest
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.throughput_cap import capped
 from heterotrain_operator.core.remembered.batching import Batching
-from heterotrain_operator.core.remembered_worker import RememberedWorker
-from heterotrain_operator.core.split.allocation import split_proportionally
-from heterotrain_operator.core.split.multiples import Bounds
+from heterotrain_operator.core.split.allocation import rounded_within, split_proportionally
 
 
-class Control(NamedTuple):
-    """Batches by the papers' rule, None within the dead-band; what to remember of each worker, and the greatest
-    relative change.
+def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
+    """`b_k <- b_k * mean(t) / t_k`, clipped to the job's bounds, within the dead-band not at all; then rescaled to the
+    global batch, if that is fixed.
+
+    `t_k` is the moving average of own time over the iterations since the last adjustment, at the job's weight. Once a
+    raise has lowered a worker's throughput, its batch before that bounds it for good. With `applyAt: epoch` it decides
+    once an epoch, when the next one has begun. Source: Taming III-C (T2 to T5), OmniLearn Alg. 1 and eq. 8.
     """
-
-    batches: tuple[int, ...] | None
-    memories: tuple[RememberedWorker, ...]
-    change: float
-
-
-def controlled(job: Job, seats: Sequence[Seat], papers_bounds: Sequence[Bounds], dead_band: float) -> Control:
-    """`b_k <- b_k * mean(t) / t_k`, clipped to the papers' bounds, within the dead-band not at all; then rescaled to
-    the global batch, by which batches may leave those bounds again, but never the job's.
-
-    `t_k` is the moving average over the iterations since the last adjustment, at the job's weight. Once a raise has
-    lowered a worker's throughput, its batch before that bounds it for good.
-    """
+    keeps = f"PapersProportional keeps the batches: {slowest(seats)}"
+    memories = [seat.memory for seat in seats]
+    if job.apply_at == "epoch":
+        epoch = 1 + max(seat.epoch for seat in seats)  # 0 stands for a job that was not looked at yet
+        looked = max(known.noted for known in memories)
+        memories = [known._replace(noted=epoch) for known in memories]
+        if looked == 0 or epoch <= looked:
+            return Proposal(None, f"{keeps}, until epoch {looked or epoch} ends", tuple(memories))
     seconds = [_smoothed(seat) for seat in seats]
     measured = [each for each in seconds if each is not None]
     mean = math.fsum(measured) / max(len(measured), 1)
     wanted: list[float] = []
-    memories: list[RememberedWorker] = []
     change = 0.0
-    for seat, own, (low, high) in zip(seats, seconds, papers_bounds, strict=True):
-        known = seat.memory.throughput_cap
+    for rank, (seat, own) in enumerate(zip(seats, seconds, strict=True)):
         if own is None or seat.batch <= 0:
             wanted.append(float(seat.batch))
-            memories.append(seat.memory)
             continue
-        cap = capped(known, seat.batch, own)
+        cap = capped(seat.memory.throughput_cap, seat.batch, own)
+        memories[rank] = memories[rank]._replace(throughput_cap=cap)
+        low, high = seat.bounds
         most = min(high, cap.cap) if cap.cap > 0 else high
         wanted.append(min(max(seat.batch * mean / own, low), max(most, low)))
-        memories.append(seat.memory if cap is known else seat.memory._replace(throughput_cap=cap))
         change = max(change, abs(wanted[-1] - seat.batch) / seat.batch)
-    if change <= dead_band:
-        return Control(None, tuple(memories), change)
-    bounds = [seat.bounds for seat in seats]
-    batches = split_proportionally(wanted, job.global_batch, bounds, multiples_of_seats(seats))
-    return Control(batches, tuple(memories), change)
-
-
-def propose_proportional(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
-    """Control within the job's bounds and dead-band, whose default is the papers' 0.05."""
-    batches, memories, change = controlled(job, seats, [seat.bounds for seat in seats], job.dead_band)
-    if batches is None:
+    if change <= job.dead_band:
         why = f"a change of {percent(change, 1)} is within the dead-band of {percent(job.dead_band)}"
-        return Proposal(None, f"PapersProportional keeps the batches: {slowest(seats)}; {why}", memories)
-    return Proposal(batches, moved(seats, batches, None), memories)
+        return Proposal(None, f"{keeps}; {why}", tuple(memories))
+    bounds, multiples = [seat.bounds for seat in seats], multiples_of_seats(seats)
+    if job.fixed_global_batch:
+        batches = split_proportionally(wanted, job.global_batch, bounds, multiples)
+    else:
+        batches = rounded_within(wanted, bounds, multiples)
+    return Proposal(batches, moved(seats, batches, None), tuple(memories))
 
 
 def _smoothed(seat: Seat) -> float | None:
@@ -79,41 +67,9 @@ def _smoothed(seat: Seat) -> float | None:
     return None if seat.estimate is None else seat.estimate.mean_seconds
 
 
-PROPORTIONAL = Policy(
-    "proportional control as in Taming, T2 to T5 to the letter",
-    propose_proportional,
-    internal=True,
-    whole_intervals=True,
-    watches_throughput=True,
-)
-
-
-DEAD_BAND = 0.10
-LEAST_BATCH, GREATEST_BATCH = 4, 96
-"""The paper's, for 32 samples per worker."""
-
-
-def propose_omnilearn(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
-    """Control once in each epoch, when the next one has begun."""
-    epoch = 1 + max(seat.epoch for seat in seats)  # 0 stands for a job that was not looked at yet
-    looked = max(seat.memory.noted for seat in seats)
-    if epoch <= looked:
-        return Proposal(None, f"OmniLearn keeps the batches until epoch {looked} ends: {slowest(seats)}")
-    if looked == 0:
-        memories = tuple(seat.memory._replace(noted=epoch) for seat in seats)
-        return Proposal(None, f"OmniLearn keeps the batches until epoch {epoch} ends: {slowest(seats)}", memories)
-    control = controlled(job, seats, [(LEAST_BATCH, GREATEST_BATCH)] * len(seats), DEAD_BAND)
-    memories = tuple(memory._replace(noted=epoch) for memory in control.memories)
-    if control.batches is None:
-        why = f"a change of {percent(control.change, 1)} is within the dead-band of {percent(DEAD_BAND)}"
-        return Proposal(None, f"OmniLearn keeps the batches: {slowest(seats)}; {why}", memories)
-    return Proposal(control.batches, moved(seats, control.batches, None), memories)
-
-
-OMNILEARN = Policy(
-    "OmniLearn's Alg. 1 and eq. 8, at boundaries of epochs",
-    propose_omnilearn,
-    internal=True,
+POLICY = Policy(
+    "proportional control as in Taming and OmniLearn, T2 to T5 to the letter",
+    propose,
     whole_intervals=True,
     watches_throughput=True,
 )

@@ -12,8 +12,8 @@ from heterotrain_operator.core.batching.words import moved, percent, slowest
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.noise import Noise
 from heterotrain_operator.core.remembered.batching import Batching
-from heterotrain_operator.core.split.allocation import split_proportionally
-from heterotrain_operator.core.split.multiples import Bounds, in_multiples, infeasible, nearest_multiple
+from heterotrain_operator.core.split.allocation import rounded_within, split_proportionally
+from heterotrain_operator.core.split.multiples import Bounds, infeasible
 
 LEAST_SAVING = 1e-6
 """Saving that every move is said to have at least, so that doubt can hold any of them back."""
@@ -54,7 +54,10 @@ def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
     if surest <= job.dead_band and not raised_from_none:
         why = f"no change exceeds the dead-band of {percent(job.dead_band)} by more than noise"
         return Proposal(None, f"{kept}; {why}")
-    batches = _whole(job, wanted, bounds, multiples)
+    if job.fixed_global_batch:
+        batches = split_proportionally(wanted, job.global_batch, bounds, multiples)
+    else:
+        batches = rounded_within(wanted, bounds, multiples)
     published = max(abs(new - seat.batch) / max(seat.batch, 1) for seat, new in zip(seats, batches, strict=True))
     if published <= job.dead_band:
         why = f"within bounds no batch would change by more than the dead-band of {percent(job.dead_band)}"
@@ -80,21 +83,6 @@ def _bounds(job: Job, users: list[Bounds], multiples: Sequence[int]) -> list[Bou
     if job.fixed_global_batch and infeasible(job.global_batch, raised, multiples) is not None:
         return users
     return raised
-
-
-def _whole(job: Job, wanted: Sequence[float], bounds: Sequence[Bounds], multiples: Sequence[int]) -> tuple[int, ...]:
-    if job.fixed_global_batch:
-        return split_proportionally(wanted, job.global_batch, bounds, multiples)
-    units = multiples or (1,) * len(wanted)
-    within = [in_multiples(pair, unit) for pair, unit in zip(bounds, units, strict=True)]
-    batches = tuple(
-        min(max(nearest_multiple(want, unit), low), high)
-        for want, unit, (low, high) in zip(wanted, units, within, strict=True)
-    )
-    if sum(batches) > 0:
-        return batches
-    least = min(units)
-    return split_proportionally(wanted, least, [(low, max(high, least)) for low, high in bounds], multiples)
 
 
 def _saving(seats: Sequence[Seat], batches: Sequence[int]) -> float:
