@@ -80,7 +80,9 @@ def cut_all(values: Iterable[float], digits: int = SIGNIFICANT_DIGITS) -> list[f
 
 
 def checked(value: Any, default: Any, where: str) -> Any:
-    """The value in the type of the field's default, which a malformed list becomes. Raises ValueError otherwise. None stands for a moment, a float that may be missing."""
+    """The value in the type of the field's default, which a malformed list becomes. Raises
+    ValueError otherwise. None stands for a moment, a float that may be missing.
+    """
     if default is None and value is None:
         return None
     if isinstance(default, tuple):  # begun again where it is malformed: nothing else of the worker rests on it

@@ -44,9 +44,9 @@ def likely_seats(job: Job, seats: Sequence[Seat], memory: Remembered) -> tuple[S
 
 
 def windows_kept(job: Job) -> int:
-    """How many of each worker's last windows somebody reads."""
+    """How many of each worker's last windows the job's policy reads."""
     policy = POLICIES.get(job.policy)
-    return max(0 if policy is None else policy.looks_back(job), predictor_of(job).looks_back)
+    return 0 if policy is None else policy.looks_back(job)
 
 
 def weighs_noise(job: Job) -> bool:

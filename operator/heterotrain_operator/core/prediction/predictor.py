@@ -45,8 +45,7 @@ class Predictor:
     worker had that batch and that own time. `expect(known, batch, estimate, next_batch)` is the own time at the next
     plan's batch that this one's lets expect, as certain as that is; None if nothing does.
     `with_share(share, at_batch, batch, estimate)` is the line through the own time at `batch` of which this share does
-    not depend on the batch, at another one (`at_batch`), as far as a line may be so. `looks_back` is how many of a
-    worker's last windows it reads.
+    not depend on the batch, at another one (`at_batch`), as far as a line may be so.
     """
 
     summary: str
@@ -56,7 +55,6 @@ class Predictor:
     learn: Callable[[BatchCost, int, Estimate | None], BatchCost]
     expect: Callable[[BatchCost, int, Estimate, int], Estimate | None]
     with_share: Callable[[float, int, int, Estimate], Line]
-    looks_back: int = 0
 
     def expected(self, known: BatchCost, batch: int, steps: float) -> Estimate | None:
         """Own time at a batch that is not measured yet, as certain as so many steps; None if nothing is known."""

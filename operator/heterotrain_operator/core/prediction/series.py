@@ -1,4 +1,4 @@
-"""A worker's last windows one by one, for policies and predictors that look back; others remember none.
+"""A worker's last windows one by one, for policies that look back; others remember none.
 
 What everything else remembers of own times are averages (`step_time.py`), which do not say what came after what.
 """
