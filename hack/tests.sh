@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE= # thousands of processes would each compile what
 
 AT_ONCE_AT_MOST=8 # each of them imports torch
 GANGS_AT_ONCE=2
-JOBS_AT_ONCE=2 # on a cluster, where they wait for most of their time
+FILES_AT_ONCE=2 # of tests on a cluster, which wait for most of their time; tests of one file share what only one can have
 TESTS_FAILED=1
 NONE_RAN=5
 
@@ -58,7 +58,7 @@ local_part() { # NAME MARKS [PYTEST ARGUMENT ...]
 
 if [ -n "$e2e" ]; then
   e2e_part() { part "$1" -v --durations=0 --durations-min=1 -m "$2" "${@:3}" tests/e2e tests/kube_server/test_api_server.py; }
-  e2e_part e2e "not disruptive and not alone" --numprocesses $JOBS_AT_ONCE --dist loadgroup
+  e2e_part e2e "not disruptive and not alone" --numprocesses $FILES_AT_ONCE --dist loadfile
   e2e_part e2e-alone "disruptive or alone"
   exit $failed
 fi

@@ -14,7 +14,7 @@ from e2e.manifests import IMAGE, RESTRICTED_CONTAINER, RESTRICTED_POD, group, jo
 from e2e.members import assert_only_replaced, wait_for_members
 from e2e.waiting import wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("devices"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 ON_GPU_NODE = {
     "nodeSelector": {"heterotrain.dev/machine": "gpu"},

@@ -17,7 +17,7 @@ from e2e.manifests import digits_evaluated, group, job
 from e2e.prometheus import Prometheus
 from e2e.waiting import wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("prometheus"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 AWAY_SECONDS = 60.0
 DASHBOARD = CHART / "files" / "batch-convergence.json"
