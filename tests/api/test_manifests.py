@@ -30,22 +30,15 @@ def _problems(document: object) -> tuple[Problem, ...]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=_identity)
-def test_bad_manifest_is_refused_with_path_and_reason(row: dict[str, Any], changed: Change) -> None:
-    (problem,) = _problems(changed(row["change"]))
-    assert problem.path == row["path"]
-    assert row["reason"] in problem.reason
-
-
-@pytest.mark.parametrize("row", ROWS, ids=_identity)
-def test_bad_manifest_is_refused_by_the_crd_too_if_it_can_express_that(
+def test_bad_manifest_is_refused_with_path_and_reason_and_by_the_crd_if_it_can_express_that(
     row: dict[str, Any], changed: Change, admit: Callable[..., list[str]]
 ) -> None:
     document = changed(row["change"])
-    if row.get("crd", True):
-        assert admit(document)
-    else:
-        document["metadata"]["name"] = document["metadata"]["name"] or "digits"
-        assert admit(document) == []
+    (problem,) = _problems(document)
+    assert problem.path == row["path"]
+    assert row["reason"] in problem.reason
+    document["metadata"]["name"] = document["metadata"]["name"] or ("" if row.get("crd", True) else "digits")
+    assert bool(admit(document)) is row.get("crd", True)
 
 
 ACCEPTED: dict[str, dict[str, Any]] = {
@@ -55,7 +48,6 @@ ACCEPTED: dict[str, dict[str, Any]] = {
         "metadata.managedFields": [{"manager": "kubectl", "operation": "Apply"}],
         "status": {"phase": "Running"},
     },
-    "loss target": {"spec.training.target": {"value": 0.1}},
     "points in the order of time": {
         "spec.scaling": {"utility": {"points": [{"seconds": 30, "value": 2}, {"seconds": 60, "value": 1}]}}
     },
@@ -84,56 +76,37 @@ def test_everything_not_available_yet_is_in_the_table() -> None:
     assert refused == {limit.path for limit in NOT_YET}
 
 
-def test_good_manifest_is_admitted_by_both(good: Document, admit: Callable[..., list[str]]) -> None:
-    assert parse_manifest(good).spec.total_replicas == 3
-    assert admit(good) == []
-
-
-def test_manifest_survives_a_round_trip(good: Document) -> None:
-    job = parse_manifest(good)
-    written = job.model_dump(mode="json", by_alias=True)
-    assert parse_manifest(written) == job
-    assert HeteroTrainingJob.model_validate_json(job.model_dump_json(by_alias=True)) == job
-
-
-def test_defaults_of_the_crd_equal_those_of_the_models(
-    good: Document, defaulted: Callable[[Document], Document]
+def test_good_manifest_is_admitted_by_both_with_the_same_defaults_and_survives_a_round_trip(
+    good: Document, changed: Change, admit: Callable[..., list[str]], defaulted: Callable[[Document], Document]
 ) -> None:
-    of_models = parse_manifest(good).model_dump(mode="json", by_alias=True, exclude_none=True)
+    job = parse_manifest(good)
+    assert admit(good) == []
+    assert parse_manifest(job.model_dump(mode="json", by_alias=True)) == job
+    assert HeteroTrainingJob.model_validate_json(job.model_dump_json(by_alias=True)) == job
+    of_models = job.model_dump(mode="json", by_alias=True, exclude_none=True)
     assert defaulted(good)["spec"] == of_models["spec"]
+    nulls = {"spec.batching": None, "spec.workerGroups[0].maxReplicas": None, "spec.workerGroups[0].device": None}
+    assert parse_manifest(changed(nulls)) == job, "null counts as absent"
 
 
 @pytest.mark.parametrize(
     ("change", "lines"),
     [
         (
-            {"spec.workerGroups[1].batchSize": {"min": -1}, "spec.training.mode": "ASP"},
-            [
-                "spec.workerGroups[1].batchSize.min: must be at least 0, found -1",
-                "spec.training.mode: ASP is not available yet; use BSP",
-            ],
-        ),
-        (
             {
                 "spec.workerGroups[0].replica": 3,
                 "spec.workerGroups[1].name": "fast",
                 "spec.workerGroups[1].minReplicas": "two",
-                "spec.workerGroups[1].batchSize": {"min": 500},
-                "spec.workerGroups[1].template.spec.containers[0].command": "python",
+                "spec.workerGroups[1].batchSize": {"min": -1},
                 "spec.training.mode": "ASP",
                 "spec.training.steps": 3,
                 "spec.batching": {"policy": "Greedy", "interval": 0},
             },
             [
-                "spec.workerGroups[0].replica",
-                "spec.workerGroups[1].name",
-                "spec.workerGroups[1].minReplicas",
-                "spec.workerGroups[1].template.spec.containers[0].command",
-                "spec.training.mode",
-                "spec.training.globalBatchSize",
-                "spec.training",
-                "spec.batching.policy",
-                "spec.batching.interval",
+                *("spec.workerGroups[0].replica", WHERE + "name", WHERE + "minReplicas", "spec.training"),
+                "spec.workerGroups[1].batchSize.min: must be at least 0, found -1",
+                "spec.training.mode: ASP is not available yet; use BSP",
+                *("spec.batching.policy", "spec.batching.interval"),
             ],
         ),
         # a malformed field causes no problem elsewhere
@@ -144,34 +117,23 @@ def test_defaults_of_the_crd_equal_those_of_the_models(
         ),
         ({"spec.training.seed": {1, 2}}, ["holds what JSON cannot express"]),
         ({"spec.batching": {"deadBand": float("nan")}}, ["spec.batching.deadBand"]),
-        ({"spec.batching": {"deadBand": float("inf")}}, ["spec.batching.deadBand"]),
     ],
 )
 def test_all_problems_are_reported_at_once_one_per_line(
     change: dict[str, Any], lines: list[str], changed: Change
 ) -> None:
-    with pytest.raises(ManifestError) as caught:
-        parse_manifest(changed(change))
-    found = [line if line in lines else line.split(": ")[0] for line in str(caught.value).splitlines()]
+    found = [line if line in lines else line.split(": ")[0] for line in map(str, _problems(changed(change)))]
     assert sorted(found) == sorted(lines)
 
 
-@pytest.mark.parametrize("document", [None, "text", 3, [1]])
-def test_document_that_is_no_mapping_is_refused(document: object) -> None:
-    assert "must be a mapping" in _problems(document)[0].reason
-
-
-def test_other_kinds_are_refused_without_judging_their_fields() -> None:
+def test_what_is_no_job_is_refused_without_judging_its_fields() -> None:
+    for document in (None, "text", [1]):
+        assert "must be a mapping" in _problems(document)[0].reason
     problems = _problems({"apiVersion": "batch/v1", "kind": "Job", "spec": {"parallelism": 2}})
     assert [str(problem) for problem in problems] == [
         "apiVersion: must be heterotrain.dev/v1alpha1, found 'batch/v1'",
         "kind: must be HeteroTrainingJob, found 'Job'",
     ]
-
-
-def test_null_counts_as_absent(changed: Change, good: Document) -> None:
-    nulls = {"spec.batching": None, "spec.workerGroups[0].maxReplicas": None, "spec.workerGroups[0].device": None}
-    assert parse_manifest(changed(nulls)) == parse_manifest(good)
 
 
 @pytest.mark.parametrize("bounds", [(1, None), (3, None), (1, 2), (1, 4), (3, 4)], ids=str)
@@ -200,45 +162,36 @@ def test_of_a_job_of_several_groups_it_is_reported_only_that_replicas_are_for_on
 # --- files
 
 
-def _load(tmp_path: Path, text: str) -> HeteroTrainingJob:
-    path = tmp_path / "job.yaml"
-    path.write_text(text, encoding="utf-8")
-    return load_manifest(path)
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("", "must hold exactly one document, found 0"),
         ("a: 1\n---\nb: 2\n", "must hold exactly one document, found 2"),
         ("- a\n", "must hold a mapping, found a list"),
-        ("just words\n", "must hold a mapping, found a str"),
         ("a: [1\n", "is not YAML: line 2"),
         ("a: !!python/object:os.system x\n", "is not YAML: line 1, column 4"),
-        ("a: !!binary aGk=\n", "is not YAML: line 1, column 4"),
         ("spec:\n  seed: 1\n  seed: 2\n", "line 3, column 3: repeated key 'seed'"),
         ("a: \x07\n", "is not YAML"),
         ("[" * 1500, "nested too deeply"),
-        ("a: 1\na: 2\nb:\n  c: 1\n  c: 1\n", "line 2, column 1: repeated key 'a'"),
+        ("a: \udcff", "is not UTF-8 text"),
+        (None, "cannot be read"),
     ],
 )
-def test_file_that_holds_no_manifest_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+def test_file_that_holds_no_manifest_is_refused_by_name(tmp_path: Path, text: str | None, reason: str) -> None:
+    path = tmp_path / "job.yaml"
+    if text is not None:
+        path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ManifestError) as caught:
-        _load(tmp_path, text)
+        load_manifest(path)
     assert reason in str(caught.value)
-    assert str(caught.value).startswith(str(tmp_path / "job.yaml"))
-
-
-def test_unreadable_file_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "bytes.yaml").write_bytes(b"a: \xff\xfe")
-    for name, why in (("absent.yaml", "cannot be read"), (".", "cannot be read"), ("bytes.yaml", "is not UTF-8 text")):
-        with pytest.raises(ManifestError, match=why):
-            load_manifest(tmp_path / name)
+    assert str(caught.value).startswith(str(path))
 
 
 def test_scalars_are_read_as_a_cluster_reads_them(tmp_path: Path) -> None:
     text = (HERE / "good_manifest.yaml").read_text()
     text = text.replace("  name: digits\n", "  name: digits\n  labels: {since: 2026-01-01}\n")
-    job = _load(tmp_path, text.replace("    replicas: 1\n", "    flops: 1.0e12\n") + "---\n")
+    path = tmp_path / "job.yaml"
+    path.write_text(text.replace("    replicas: 1\n", "    flops: 1.0e12\n") + "---\n")
+    job = load_manifest(path)
     assert job.metadata.labels == {"since": "2026-01-01"}
     assert job.spec.worker_groups[0].flops == 1.0e12

@@ -54,10 +54,10 @@ def holder(api: ApiServer) -> str | None:
     return name
 
 
-async def ready(chosen: Options) -> None:
-    """Wait until the operator is."""
+async def answers(chosen: Options, path: str, status: int) -> None:
+    """Wait until the operator does so to probes."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while (await fetched(chosen.health_port, "/readyz"))[0] != 200:
+        while (await fetched(chosen.health_port, path))[0] != status:
             await asyncio.sleep(0.02)
 
 
@@ -133,7 +133,7 @@ async def test_list_that_cannot_be_continued_is_begun_again(
     chosen = options()
     api.refuse = late
     async with operator(chosen):
-        await ready(chosen)
+        await answers(chosen, "/readyz", 200)
         await looks(chosen.metrics_port, 3)
         assert len(lists) == 4
         api.reads.clear()
@@ -154,7 +154,9 @@ async def test_liveness_fails_once_nobody_asks_for_the_lease(
         assert status == 500
 
 
-async def test_replica_is_ready_once_it_watches_all_and_may_lead(site: Site, api: ApiServer) -> None:
+async def test_replica_is_ready_once_it_watches_all_and_may_lead_and_ends_by_its_liveness_if_it_never_is(
+    site: Site, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chosen = options(watched=("team-a", "team-b"))
     api.forbidden.add("team-b")
     async with operator(chosen):
@@ -163,8 +165,11 @@ async def test_replica_is_ready_once_it_watches_all_and_may_lead(site: Site, api
         assert (status, "not everything is watched yet" in text) == (503, True)
         for host in ("127.0.0.1", "[::1]"):
             assert (await fetched(chosen.health_port, "/healthz", host))[0] == 200
+        monkeypatch.setattr("heterotrain_operator.controller.watches.BLOCKED_SECONDS", 0.1)
+        await answers(chosen, "/healthz", 500)
+        assert "watching pods in namespace team-b" in (await fetched(chosen.health_port, "/healthz"))[1]
         api.forbidden.clear()
-        await ready(chosen)
+        await answers(chosen, "/readyz", 200)
 
 
 # --- an API server in trouble -----------------------------------------------------------------------------------
@@ -217,7 +222,7 @@ async def test_right_that_is_taken_away_shows_and_hinders_no_other_namespace(
 ) -> None:
     chosen = options(watched=("team-a", "team-b"))
     async with operator(chosen):
-        await ready(chosen)
+        await answers(chosen, "/readyz", 200)
         api.forbidden.add("team-b")
         api.forget_history()  # watches begin again, and those of team-b are refused
         lost = f'{WATCH_UP.series}{{namespace="team-b",resource="pods"}} 0.0'
@@ -238,40 +243,20 @@ async def test_right_that_is_taken_away_shows_and_hinders_no_other_namespace(
     assert not [line for line in logged if line.startswith("Request attempt")]
 
 
-async def test_start_that_one_refused_watch_holds_up_ends_by_its_liveness(
-    site: Site, api: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("heterotrain_operator.controller.watches.BLOCKED_SECONDS", 0.1)
-    chosen = options(watched=("team-a", "team-b"))
-    api.forbidden.add("team-b")
-    async with operator(chosen):
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while (await fetched(chosen.health_port, "/healthz"))[0] == 200:
-                await asyncio.sleep(0.02)
-        _, text = await fetched(chosen.health_port, "/healthz")
-        assert "watching pods in namespace team-b" in text
-
-
 # --- starting ---------------------------------------------------------------------------------------------------
 
 
-async def test_operator_waits_for_the_resource_to_be_installed(
+async def test_operator_waits_for_the_api_server_and_for_the_resource_to_be_installed(
     site: Site, api: ApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
+    site.down()
     api.missing.add("heterotrainingjobs")
     api.put("heterotrainingjobs", JOB)
-    threading.Timer(0.5, api.missing.clear).start()
+    threading.Timer(0.5, site.up).start()
+    threading.Timer(1.0, api.missing.clear).start()
     async with operator():
         await until(lambda: phase(api) == "Created")
     assert "install the chart heterotrain-crds" in caplog.text
-
-
-async def test_operator_waits_for_the_api_server(site: Site, api: ApiServer) -> None:
-    site.down()
-    threading.Timer(0.5, site.up).start()
-    api.put("heterotrainingjobs", JOB)
-    async with operator():
-        await until(lambda: phase(api) == "Created")
 
 
 @UNFINISHED
@@ -293,7 +278,7 @@ async def test_operator_whose_port_is_taken_ends(site: Site, api: ApiServer) -> 
 async def test_replica_that_may_watch_nothing_lives_on_unready(site: Site, api: ApiServer) -> None:
     chosen = options()
     async with operator(chosen):
-        await ready(chosen)
+        await answers(chosen, "/readyz", 200)
         api.forbidden.add("team-a")
         api.forget_history()
         for plural in ("heterotrainingjobs", "pods", "configmaps"):
@@ -301,4 +286,4 @@ async def test_replica_that_may_watch_nothing_lives_on_unready(site: Site, api: 
         assert (await fetched(chosen.health_port, "/readyz"))[0] == 503
         assert (await fetched(chosen.health_port, "/healthz"))[0] == 200
         api.forbidden.clear()
-        await ready(chosen)
+        await answers(chosen, "/readyz", 200)

@@ -53,18 +53,13 @@ async def test_job_gets_its_parts_and_only_what_the_operator_has_a_right_to_is_r
     assert ("list", "pods", LABEL_JOB) in api.reads
 
 
-async def test_job_gets_a_network_policy_where_the_chart_says_so(api: ApiServer) -> None:
-    async with operator(options(metrics_from=({"namespaceSelector": {}},))):
-        api.put("heterotrainingjobs", JOB)
-        await until(lambda: phase(api) == "Created")
-        assert api.names("networkpolicies") == ["digits-workers"]
-    assert not [read for read in api.reads if read[1] == "secrets"]
-
-
-async def test_operator_of_all_namespaces_steers_jobs_anywhere(api: ApiServer) -> None:
-    async with operator(options(watched=())):
+async def test_operator_of_all_namespaces_steers_jobs_anywhere_with_policies_where_the_chart_says_so(
+    api: ApiServer,
+) -> None:
+    async with operator(options(watched=(), metrics_from=({"namespaceSelector": {}},))):
         api.put("heterotrainingjobs", JOB, "team-b")
         await until(lambda: ("pods", "team-b", NAMES[0]) in api.objects)
+        assert api.names("networkpolicies") == ["digits-workers"]
 
 
 async def test_batches_follow_a_slow_worker_and_then_all_is_quiet(api: ApiServer, workers: Workers) -> None:

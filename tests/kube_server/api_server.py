@@ -92,6 +92,12 @@ class ApiServer:
         with self._changed:
             return copy.deepcopy(self.objects.get((plural, namespace, name)))
 
+    def the(self, plural: str, name: str, namespace: str = "team-a") -> Document:
+        """An object as it is now, which there must be."""
+        found = self.get(plural, name, namespace)
+        assert found is not None, f"there is no {name} among {self.names(plural)}"
+        return found
+
     def names(self, plural: str) -> list[str]:
         """Names of all objects of a kind."""
         with self._changed:

@@ -11,11 +11,26 @@ from heterotrain_operator.clusters.kube.status.schema import checked
 from heterotrain_operator.core.model import Condition, Decision, JobPhase, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.remembered.job import RestartBudget, Start
 from heterotrain_operator.core.state import Remembered
+from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Remedy, Verdict
 from unit.kube.documents import Document, job
 
 NOW = 1769860800.0  # 2026-01-31T12:00:00Z
 BATCHES = {"digits-small-0": 48, "digits-small-1": 48, "digits-large-0": 96}
 MEMORY = Remembered(plan_version=7, generation=2, budget=RestartBudget(restarts=1), start=Start(started_at=NOW - 60))
+
+VERDICT = Verdict(
+    worker="digits-small-0",
+    group="small",
+    grounds=Grounds.ITSELF,
+    slowdown=2.04,
+    since_step=180,
+    cause="",
+    throttled=None,
+    waiting=None,
+    remedy=Remedy.REPLACE,
+    outlooks=None,
+    budget=Budget(3, 60.0),
+)
 
 
 def plan(version: int = 7, batches: dict[str, int] | None = None) -> Plan:

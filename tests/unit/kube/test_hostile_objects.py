@@ -93,14 +93,3 @@ def test_any_config_map_is_a_plan_and_a_memory_or_says_what_is_wrong(
 def test_any_object_in_place_of_a_config_map_is_read(found: Any) -> None:
     if isinstance(found, dict):
         read_plan_map(found)
-
-
-def test_status_of_a_newer_operator_is_gone_on_from() -> None:
-    """Its fields, phases and conditions that are not known here go; all that is known stays."""
-    newer = copy.deepcopy(STATUS)
-    newer |= {"clockSkew": {"step": 3}, "phase": "Queued", "step": 77}
-    newer["workers"] = [{**entry, "powerWatts": 12.5} for entry in newer["workers"]]
-    newer["conditions"] = [*newer["conditions"], {"type": "Placed", "status": "Maybe"}]
-    expected = {name: value for name, value in STATUS.items() if name != "phase"} | {"step": 77}
-    assert tolerated(newer) == expected
-    assert invalid_status(newer, 4, [Problem("spec", "x")], NOW)["step"] == 77

@@ -35,20 +35,15 @@ OWNER = {
 
 WHOLE: Document = {
     "metadata": {
-        "labels": {"kueue.x-k8s.io/queue-name": "gold", "team": "vision", "heterotrain.dev/job-name": "another"},
+        "labels": {"kueue.x-k8s.io/queue-name": "gold", "heterotrain.dev/job-name": "another"},
         "annotations": {"scheduling.k8s.io/group-name": "digits", "sidecar.istio.io/inject": "false"},
     },
     "spec": {
-        "nodeSelector": {"disk": "ssd"},
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}},
-        "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
-        "priorityClassName": "high",
         "schedulerName": "volcano",
-        "runtimeClassName": "nvidia",
         "schedulingGates": [{"name": "kueue.x-k8s.io/admission"}],
         "terminationGracePeriodSeconds": 120,
         "securityContext": {"runAsNonRoot": True, "fsGroup": 1000},
-        "imagePullSecrets": [{"name": "registry"}],
         "initContainers": [{"name": "fetch", "image": "fetch:1"}],
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
         "containers": [
@@ -58,7 +53,6 @@ WHOLE: Document = {
                 "securityContext": {"readOnlyRootFilesystem": True},
                 "volumeMounts": [{"name": "data", "mountPath": "/data"}],
                 "ports": [{"name": "debug", "containerPort": 5678}],
-                "lifecycle": {"preStop": {"sleep": {"seconds": 1}}},
             },
             {"name": "proxy", "image": "proxy:1", "env": [{"name": "HETEROTRAIN_JOB", "value": "its own"}]},
         ],
@@ -101,9 +95,6 @@ def test_document_is_one_that_kubernetes_knows(document: Document) -> None:
     kubernetes_validate.validate(document, KUBERNETES, strict=True)
 
 
-# --- metadata
-
-
 def test_pod_is_named_labelled_and_owned() -> None:
     assert built()["metadata"] == {
         "name": "digits-small-0",
@@ -123,9 +114,6 @@ def test_pod_is_named_labelled_and_owned() -> None:
     }
 
 
-# --- the template
-
-
 def test_template_passes_whole_and_is_not_changed() -> None:
     made = job(groups(device="gpu", template=WHOLE))
     document = build_pod(made, JOB_UID, SMALL)
@@ -135,33 +123,24 @@ def test_template_passes_whole_and_is_not_changed() -> None:
         assert spec[name] == template[name], name
     assert spec["containers"][1:] == template["containers"][1:]
     assert spec["volumes"][0] == template["volumes"][0]
-    first = template["containers"][0]
-    for name in first.keys() - {"volumeMounts", "ports"}:
-        assert trainer(document)[name] == first[name], name
-    for name in ("volumeMounts", "ports"):
-        assert trainer(document)[name][0] == first[name][0]
-    metadata = document["metadata"]
-    assert metadata["annotations"] == WHOLE["metadata"]["annotations"]
-    assert metadata["labels"]["kueue.x-k8s.io/queue-name"] == "gold"
-    assert metadata["labels"]["heterotrain.dev/job-name"] == "digits"
+    for name, value in template["containers"][0].items():
+        found = trainer(document)[name]
+        assert (found[: len(value)] if isinstance(value, list) else found) == value, name
+    assert document["metadata"]["annotations"] == WHOLE["metadata"]["annotations"]
+    labels = WHOLE["metadata"]["labels"] | {"heterotrain.dev/job-name": "digits"}
+    assert labels.items() <= document["metadata"]["labels"].items()
 
 
-@pytest.mark.parametrize(
-    ("name", "ours", "theirs", "kept"),
-    [
+def test_what_a_template_may_say_of_the_pod_itself() -> None:
+    for name, ours, theirs, kept in (
         ("restartPolicy", "Never", "Always", False),
         ("hostname", "digits-small-0", "mine", False),
         ("subdomain", "digits", "mine", False),
         ("automountServiceAccountToken", False, True, True),
         ("enableServiceLinks", False, True, True),
-    ],
-)
-def test_what_a_template_may_say_of_the_pod_itself(name: str, ours: object, theirs: object, kept: bool) -> None:
-    assert built()["spec"][name] == ours
-    assert built(pod_spec={name: theirs})["spec"][name] == (theirs if kept else ours)
-
-
-# --- the container that trains
+    ):
+        assert built()["spec"][name] == ours
+        assert built(pod_spec={name: theirs})["spec"][name] == (theirs if kept else ours), name
 
 
 def test_worker_learns_who_it_is() -> None:
@@ -195,25 +174,25 @@ def test_worker_that_is_created_beside_training_is_to_warm_up_unless_its_templat
 
 
 def test_variables_of_the_template_hold_unless_they_are_of_our_contract() -> None:
-    theirs = {"PYTHONUNBUFFERED": "0", "EPOCHS": "3", "HETEROTRAIN_JOB": "x", "HETEROTRAIN_SERIES": "/data/series"}
-    entries = [{"name": name, "value": value} for name, value in theirs.items()]
-    entries.append({"name": "HETEROTRAIN_UID", "value": "forged"})
-    variables = environment(built(env=entries))
-    assert (variables["PYTHONUNBUFFERED"], variables["EPOCHS"]) == ("0", "3")
-    assert variables["HETEROTRAIN_JOB"] == "digits"
-    assert variables["HETEROTRAIN_SERIES"] == "/data/series"
-    assert "HETEROTRAIN_UID" not in variables
-    entry = {"name": contract.ENV_SECRET, "value": "mine"}
-    found = [each for each in trainer(built(env=[entry]))["env"] if each["name"] == contract.ENV_SECRET]
-    assert [set(each) for each in found] == [{"name", "valueFrom"}]
+    theirs = {"PYTHONUNBUFFERED": "0", "HETEROTRAIN_SERIES": "/data/series"}
+    forged = {
+        "HETEROTRAIN_JOB": "x",
+        "HETEROTRAIN_UID": "forged",
+        contract.ENV_SECRET: "mine",
+        "RUN": "$(HETEROTRAIN_UID)",
+    }
+    document = built(env=[{"name": name, "value": value} for name, value in {**theirs, **forged}.items()])
+    assert theirs.items() <= environment(document).items()
+    assert environment(document)["HETEROTRAIN_JOB"] == "digits"
+    assert not {"HETEROTRAIN_UID", contract.ENV_SECRET} & environment(document).keys()
+    names = [entry["name"] for entry in trainer(document)["env"]]
+    assert names.index("HETEROTRAIN_UID") < names.index("RUN"), "the template's may refer to ours"
 
 
 def test_environment_follows_the_job_and_not_the_number_of_its_workers() -> None:
     assert built() == built(groups(replicas=7))
     assert contract.ENV_GLOBAL_BATCH_SIZE not in environment(built({"batching": {"fixedGlobalBatch": False}}))
     assert contract.ENV_CPU_LIMIT not in environment(built(resources=None))
-    names = [entry["name"] for entry in trainer(built(env=[{"name": "RUN", "value": "$(HETEROTRAIN_UID)"}]))["env"]]
-    assert names.index("HETEROTRAIN_UID") < names.index("RUN"), "the template's may refer to ours"
 
 
 def test_dollar_sign_in_a_path_is_not_expanded_by_the_cluster() -> None:
@@ -228,19 +207,12 @@ def test_last_words_are_the_log_and_where_the_template_says() -> None:
     assert trainer(built(terminationMessagePolicy="File"))["terminationMessagePolicy"] == "File"
 
 
-@pytest.mark.parametrize(
-    ("theirs", "stays"),
-    [
-        ({"name": "metrics", "containerPort": 8080}, False),
-        ({"name": "mine", "containerPort": 9400}, False),
-        ({"containerPort": 9400, "protocol": "TCP"}, False),
-        ({"containerPort": 9400, "protocol": "UDP"}, True),
-    ],
-    ids=str,
-)
-def test_metrics_port_is_declared_once(theirs: Document, stays: bool) -> None:
+def test_metrics_port_is_declared_once() -> None:
     ours = {"name": "metrics", "containerPort": 9400, "protocol": "TCP"}
-    assert trainer(built(ports=[theirs]))["ports"] == [*([theirs] if stays else []), ours]
+    for theirs in ({"name": "metrics", "containerPort": 8080}, {"containerPort": 9400}, {**ours, "name": "mine"}):
+        assert trainer(built(ports=[theirs]))["ports"] == [ours]
+    theirs = {"containerPort": 9400, "protocol": "UDP"}
+    assert trainer(built(ports=[theirs]))["ports"] == [theirs, ours]
 
 
 def test_plan_and_claim_are_mounted_and_the_plan_may_be_absent() -> None:
@@ -260,43 +232,29 @@ def test_plan_and_claim_are_mounted_and_the_plan_may_be_absent() -> None:
     assert len(built({"checkpoint": {"path": "/checkpoints"}})["spec"]["volumes"]) == 1
 
 
-# --- devices
-
-
 @pytest.mark.parametrize(
-    ("resources", "asked"),
+    "theirs",
     [
-        (None, {"limits": {"nvidia.com/gpu": "1"}}),
-        (
-            {"limits": {"cpu": "2"}, "requests": {"memory": "1Gi"}},
-            {"limits": {"cpu": "2", "nvidia.com/gpu": "1"}, "requests": {"memory": "1Gi"}},
-        ),
-        *(
-            (theirs, theirs)
-            for theirs in (
-                {"limits": {"nvidia.com/gpu": 2}},
-                {"limits": {"nvidia.com/mig-1g.5gb": "1"}},
-                {"limits": {"nvidia.com/gpu.shared": "1"}},
-                {"limits": {"amd.com/gpu": "1"}},
-                {"requests": {"nvidia.com/gpu": "1"}},
-                {"limits": {"nvidia.com/gpu": 0}},
-                {"claims": [{"name": "gpu"}]},
-            )
-        ),
+        {"limits": {"nvidia.com/mig-1g.5gb": "1"}},
+        {"limits": {"nvidia.com/gpu.shared": "1"}},
+        {"limits": {"amd.com/gpu": "1"}},
+        {"requests": {"nvidia.com/gpu": "1"}},
+        {"limits": {"nvidia.com/gpu": 0}},
+        {"claims": [{"name": "gpu"}]},
     ],
     ids=str,
 )
-def test_gpu_worker_asks_for_one_gpu_unless_its_template_names_some(
-    resources: Document | None, asked: Document
-) -> None:
-    container = {"name": "trainer", "image": "train:1"} | ({} if resources is None else {"resources": resources})
-    document = build_pod(job(groups(device="gpu", template={"spec": {"containers": [container]}})), JOB_UID, SMALL)
-    assert trainer(document)["resources"] == asked
-    assert "NVIDIA_VISIBLE_DEVICES" not in environment(document)
-    assert environment(built())["NVIDIA_VISIBLE_DEVICES"] == "none", "a CPU worker sees no GPUs"
-
-
-# --- the Service
+def test_gpu_worker_asks_for_one_gpu_unless_its_template_names_some(theirs: Document) -> None:
+    usual = {"limits": {"cpu": "2"}, "requests": {"memory": "1Gi"}}
+    for resources, asked in (
+        (None, {"limits": {"nvidia.com/gpu": "1"}}),
+        (usual, {**usual, "limits": {"cpu": "2", "nvidia.com/gpu": "1"}}),
+        (theirs, theirs),
+    ):
+        container = {"name": "trainer", "image": "train:1", **({} if resources is None else {"resources": resources})}
+        document = built(groups(device="gpu", template={"spec": {"containers": [container]}}))
+        assert trainer(document)["resources"] == asked
+        assert "NVIDIA_VISIBLE_DEVICES" not in environment(document)
 
 
 def test_service_is_headless_and_finds_workers_before_they_are_ready() -> None:
@@ -323,18 +281,14 @@ def test_workers_reach_one_another_and_only_readers_of_metrics_reach_them() -> N
 
 
 def test_ports_that_a_template_names_stay_open_but_for_that_of_the_rendezvous() -> None:
-    containers = [
-        {
-            "name": "trainer",
-            "image": "i",
-            "ports": [{"containerPort": 29500}, {"containerPort": 6006, "protocol": "TCP"}, {"containerPort": 9400}],
-        },
-        {"name": "side", "image": "i", "ports": [{"containerPort": 53, "protocol": "UDP"}]},
-    ]
+    ports = [{"containerPort": 29500}, {"containerPort": 6006, "protocol": "TCP"}, {"containerPort": 9400}]
+    side = {"name": "side", "image": "i", "ports": [{"containerPort": 53, "protocol": "UDP"}]}
+    containers = [{"name": "trainer", "image": "i", "ports": ports}, side]
     policy = build_policy(job(groups(template={"spec": {"containers": containers}})), JOB_UID, PEERS)
-    assert policy["spec"]["ingress"][2] == {
-        "ports": [{"port": 53, "protocol": "UDP"}, {"port": 6006, "protocol": "TCP"}]
-    }
+    assert policy["spec"]["ingress"][2]["ports"] == [
+        {"port": 53, "protocol": "UDP"},
+        {"port": 6006, "protocol": "TCP"},
+    ]
 
 
 PLAN = Plan(7, 2, "step", (Member("digits-small-0", "u1", "10.0.0.7:29500", "small", 192),))
@@ -365,17 +319,12 @@ def test_what_is_written_is_read_back() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "plan.json: not JSON"),
         ("{", "plan.json: not JSON"),
-        ("[]", "plan.json: expected an object"),
         ("[" * 100_000, "plan.json: is nested too deeply"),
         (PLAN.to_json().replace('"schema": 1', '"schema": 9'), "plan.json: schema: 9 is newer"),
         (PLAN.to_json().replace("192", "191", 1), "plan.json: globalBatchSize: 191"),
-        ('{"schema": 1' + "0" * 5000 + "}", "plan.json: not JSON"),
         ("{}", "memory.json: memory: schema None"),
-        ("nonsense", "memory.json: memory: not JSON: Expecting value"),
         ('{"schema": 1, "restarts": "two"}', "memory.json: memory.restarts: expected a whole number"),
-        ('{"schema": 1, "created_at": 1' + "0" * 400 + "}", "memory.json: memory.created_at: expected a number"),
         ("[" * 100_000, "memory.json: memory: is nested too deeply"),
     ],
     ids=lambda text: text[:60],

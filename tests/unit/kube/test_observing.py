@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from heterotrain.contract import Member, Termination
+from heterotrain.contract import Member
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.objects.names import PLAN_KEY
 from heterotrain_operator.clusters.kube.observe.job_pods import Absences
 from heterotrain_operator.clusters.kube.observe.nodes import FRESH_SECONDS, Nodes
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts, pod_facts, worker_seen
-from heterotrain_operator.clusters.kube.observe.watched import Index
 from heterotrain_operator.core.model import WorkerMetrics
 from kube_server.api_server import ApiServer, StatusError
 from unit.kube.documents import JOB_UID, Document, merged, pod, read
@@ -37,6 +36,11 @@ def changed(case: Document) -> Document:
         # The kubelet sorts statuses by name, whatever the order of the containers is.
         statuses.insert(0, {"name": "proxy", "state": states["sidecar"]})
     return merged(document, {"status": {"containerStatuses": statuses}})
+
+
+def facts_of(**status: Any) -> PodFacts:
+    """Of a worker's pod that trains, but for this of its status."""
+    return pod_facts(pod({"status": status}))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
@@ -64,35 +68,10 @@ def test_training_pod_is_read_in_full() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("ip", "address", "metrics"),
-    [
-        ("10.244.2.5", "10.244.2.5:29500", "10.244.2.5:9400"),
-        ("fd00::5", "[fd00::5]:29500", "[fd00::5]:9400"),
-        (None, "", ""),
-    ],
-)
-def test_addresses_follow_from_the_pod_ip(ip: str | None, address: str, metrics: str) -> None:
-    facts = pod_facts(pod({"status": {"podIP": ip}}))
-    assert (facts.address, facts.metrics_address) == (address, metrics)
-
-
-def test_out_of_memory_without_a_limit_says_that_the_node_ran_out() -> None:
-    killed = {"name": "trainer", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
-    container = {"name": "trainer"}
-    facts = pod_facts(
-        pod({"spec": {"containers": [container]}, "status": {"phase": "Failed", "containerStatuses": [killed]}})
-    )
-    assert facts.message == "out of memory (it has no limit; its node ran out)"
-
-
-def test_allocation_that_failed_is_known_by_the_last_words() -> None:
-    words = Termination(finished=False, message="OutOfMemoryError: CUDA out of memory", out_of_memory=True)
-    ended = {"exitCode": 1, "reason": "Error", "message": words.to_json()}
-    failed = {"name": "trainer", "state": {"terminated": ended}}
-    facts = pod_facts(pod({"status": {"phase": "Failed", "containerStatuses": [failed]}}))
-    assert facts.out_of_memory
-    assert facts.message == "OutOfMemoryError: CUDA out of memory"
+def test_addresses_follow_from_the_pod_ip() -> None:
+    for ip, address in (("10.244.2.5", "10.244.2.5:29500"), ("fd00::5", "[fd00::5]:29500"), (None, "")):
+        assert facts_of(podIP=ip).address == address
+        assert facts_of(podIP=ip).metrics_address == address.replace("29500", "9400")
 
 
 def test_container_that_an_admission_controller_put_first_is_not_the_trainer() -> None:
@@ -114,16 +93,15 @@ def test_deleted_pod_is_disrupted_and_tells_when_its_grace_ends() -> None:
     assert facts.ready_to_scrape  # it trains on until its grace ends
 
 
-@pytest.mark.parametrize("status", ["True", "False"])
-def test_disruption_is_reported_in_the_words_of_who_disrupts_unless_it_was_called_off(status: str) -> None:
-    condition = {"type": "DisruptionTarget", "status": status, "reason": "Eviction", "message": "evicting"}
-    facts = pod_facts(pod({"status": {"conditions": [condition]}}))
-    assert (facts.disrupted, facts.message) == ((True, "Eviction: evicting") if status == "True" else (False, ""))
-
-
-def test_pod_that_is_gone_was_disrupted_whoever_deleted_it() -> None:
-    facts = pod_facts(pod(), gone=True)
-    assert (facts.gone, facts.disrupted, facts.message) == (True, True, "")
+def test_disruption_is_reported_in_the_words_of_who_disrupts_unless_it_was_called_off() -> None:
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "Eviction", "message": "evicting"}
+    facts, off = (facts_of(conditions=[condition | {"status": status}]) for status in ("True", "False"))
+    assert (facts.disrupted, facts.message) == (True, "Eviction: evicting")
+    assert (off.disrupted, off.message) == (False, "")
+    gone = pod_facts(pod(), gone=True)  # whoever deleted it
+    assert (gone.gone, gone.disrupted, gone.message) == (True, True, "")
+    lost = worker_seen(pod_facts(pod()), None, node_lost=True)
+    assert (lost.node_lost, lost.disrupted) == (True, True)
 
 
 WAITING = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}
@@ -141,8 +119,7 @@ WAITING = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status":
 )
 def test_pod_behind_a_scheduling_gate_is_known(changes: Document, gated: bool) -> None:
     facts = pod_facts(pod(changes))
-    assert facts.gated == gated
-    assert worker_seen(facts, None, node_lost=False).gated == gated
+    assert facts.gated == worker_seen(facts, None, node_lost=False).gated == gated
 
 
 def test_long_log_is_cut_to_its_end() -> None:
@@ -152,36 +129,35 @@ def test_long_log_is_cut_to_its_end() -> None:
     assert len(facts.message) == 500
 
 
-# --- as the core sees it
+def test_resize_in_place_counts_once_the_kubelet_has_applied_it() -> None:
+    resources = {"limits": {"cpu": "1"}}
+    asked = pod({"spec": {"containers": [{"name": "trainer", "resources": resources}]}})
+    assert pod_facts(asked).cpu_limit == 0.25
+    (status,) = read("pod.yaml")["status"]["containerStatuses"]
+    applied = {"status": {"containerStatuses": [{**status, "resources": resources}]}}
+    assert pod_facts(merged(asked, applied)).cpu_limit == 1.0
+
+
+def test_metrics_of_a_pod_that_cannot_serve_any_are_left_out() -> None:
+    assert worker_seen(facts_of(), METRICS, node_lost=False).metrics == METRICS
+    for status in ({"phase": "Unknown"}, {"podIP": None}, {"phase": "Failed", "containerStatuses": None}):
+        assert worker_seen(facts_of(**status), METRICS, node_lost=False).metrics is None, status
+
+
+# --- nodes
 
 
 @pytest.mark.parametrize(
-    "status",
+    ("kind", "status", "lost"),
     [
-        {"phase": "Unknown"},
-        {"phase": "Pending"},
-        {"podIP": None},
-        {"phase": "Failed", "reason": "Evicted", "containerStatuses": None},
-    ],
-    ids=str,
-)
-def test_metrics_of_a_pod_that_cannot_serve_any_are_left_out(status: dict[str, Any]) -> None:
-    assert worker_seen(pod_facts(pod({"status": status})), METRICS, node_lost=False).metrics is None
-
-
-@pytest.mark.parametrize(
-    ("conditions", "lost"),
-    [
-        ([{"type": "Ready", "status": "True"}], False),
-        ([{"type": "Ready", "status": "False"}], True),
-        ([{"type": "Ready", "status": "Unknown"}], True),
-        ([{"type": "MemoryPressure", "status": "True"}], False),
-        ([], False),
+        ("Ready", "True", False),
+        ("Ready", "False", True),
+        ("Ready", "Unknown", True),
+        ("MemoryPressure", "True", False),
     ],
 )
-def test_node_is_lost_unless_it_is_ready(
-    gateway: Gateway, api: ApiServer, conditions: list[dict[str, str]], lost: bool
-) -> None:
+def test_node_is_lost_unless_it_is_ready(gateway: Gateway, api: ApiServer, kind: str, status: str, lost: bool) -> None:
+    conditions = [{"type": kind, "status": status}]
     api.put("nodes", {"metadata": {"name": "n"}, "status": {"conditions": conditions}}, "")
     assert Nodes(gateway).lost("n", 0.0) is lost
 
@@ -217,21 +193,7 @@ def test_nodes_that_must_not_be_read_are_not_lost_and_reported_once(
     assert len(asked) == 2
 
 
-A, B = ("team-a", "a"), ("team-a", "b")
-
-
-def test_objects_are_found_by_their_job_as_they_were_put_last() -> None:
-    index = Index[str]()
-    index.put(A, "1", "old")
-    index.put(A, "2", "other")
-    index.put(A, "1", "new")
-    assert (sorted(index.of(A)), index.of(B)) == (["new", "other"], [])
-    index.put(B, "1", "another job's now")
-    assert (index.of(A), index.of(B)) == (["other"], ["another job's now"])
-    for _ in range(2):
-        index.remove("2")
-    assert index.of(A) == []
-
+# --- members that a watch does not show
 
 LEADER = NAMES[0]
 
@@ -252,25 +214,20 @@ def test_member_that_an_index_lacks_after_a_takeover_costs_nobody_anything(world
 def test_members_that_are_gone_are_asked_for_once(world: World, api: ApiServer) -> None:
     world.train()
     api.remove("pods", LEADER, watched=False)
+    api.put("pods", {"metadata": {"name": LEADER}})  # another pod, which is not taken for the member
     api.reads.clear()
-    assert world.round().phase == "Restarting"
+    assert world.round(pods=[pod for pod in world.pods if pod.name != LEADER]).phase == "Restarting"
+    api.remove("pods", LEADER)
     for _ in range(5):
         world.end_pods()
         world.round(0.1)
     assert sorted(name for _, kind, name in api.reads if kind == "pods") == sorted(NAMES)
 
 
-def test_pod_of_another_identity_is_not_taken_for_the_member(world: World, api: ApiServer) -> None:
-    world.train()
-    api.remove("pods", LEADER, watched=False)
-    api.put("pods", {"metadata": {"name": LEADER}})
-    assert world.round(pods=[pod for pod in world.pods if pod.name != LEADER]).phase == "Restarting"
-
-
 def test_pod_that_lost_its_label_is_still_there(world: World) -> None:
     world.train()
     others = [pod for pod in world.pods if pod.name != LEADER]
-    leader = next(pod for pod in world.pods if pod.name == LEADER)
+    (leader,) = (pod for pod in world.pods if pod.name == LEADER)
     world.workers.train()
     assert world.round(pods=[*others, replace(leader, gone=True)]).phase == "Running"
     assert world.round(pods=others).phase == "Running"
@@ -301,17 +258,3 @@ def test_many_absent_members_are_asked_for_at_once(gateway: Gateway, api: ApiSer
     assert absences.members(members, {}) == []
     assert absences.members(members, {}) == []
     assert [verb for verb, _, _ in api.reads] == ["list"]
-
-
-def test_resize_in_place_counts_once_the_kubelet_has_applied_it() -> None:
-    asked = pod({"spec": {"containers": [{"name": "trainer", "resources": {"limits": {"cpu": "1"}}}]}})
-    assert pod_facts(asked).cpu_limit == 0.25
-    (status,) = read("pod.yaml")["status"]["containerStatuses"]
-    applied = {**status, "resources": {"limits": {"cpu": "1"}}}
-    assert pod_facts(merged(asked, {"status": {"containerStatuses": [applied]}})).cpu_limit == 1.0
-
-
-def test_worker_of_a_lost_node_is_disrupted() -> None:
-    seen = worker_seen(pod_facts(pod()), None, node_lost=True)
-    assert seen.node_lost
-    assert seen.disrupted

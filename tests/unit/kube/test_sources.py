@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,8 +24,9 @@ from heterotrain_operator.clusters.kube.observe.sources import (
 from heterotrain_operator.metrics.client import Client
 from heterotrain_operator.metrics.prometheus import REFUSES, Reading
 from heterotrain_operator.metrics.shares import Shares
-from kube_server.api_server import ApiServer, StatusError
+from kube_server.api_server import ApiServer
 from unit.kube.documents import Document, job
+from unit.kube.worlds import refusing
 from unit.metrics.servers import Script, serving
 
 NOW = 1_000_000.0
@@ -33,6 +34,7 @@ ALLOWED = ("127.0.0.1",)
 POD = PodFacts("digits-small-0", "u", "team-a", "digits", "small", 0, ip="127.0.0.1", ready_to_scrape=True)
 EMPTY = {"status": "success", "data": {"resultType": "matrix", "result": []}}
 TOKEN = {"secretRef": {"name": "prometheus", "key": "token"}}
+UNSET: Document = {}
 BASIC = {"basicAuthRef": {"name": "prometheus"}}
 
 
@@ -42,57 +44,39 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "*")
 
 
-@pytest.fixture
-def script() -> Script:
-    return Script(answer=EMPTY)
+class Asked:
+    """A server of metrics and the source that asks it by one job's settings; no connection outlives a look."""
 
+    def __init__(self, api: ApiServer, gateway: Gateway, url: str, script: Script) -> None:
+        self.api, self.gateway, self.url, self.script = api, gateway, url, script
+        self._source = FromPrometheus(gateway, Client(), ALLOWED, Shares(1))
 
-def case(settings: Document, data: dict[str, str] | None, outcome: str) -> Any:
-    return pytest.param((settings, data, outcome), id=outcome)
+    def read(self, settings: Document = UNSET, *, later: float = 0.0, pods: Sequence[PodFacts] = (POD,)) -> Reading:
+        asks = job({"metrics": {"source": "Prometheus", "prometheus": {"url": self.url, **settings}}})
 
-
-Case = tuple[Document, dict[str, str] | None, str]
-
-
-@pytest.fixture
-def prometheus(script: Script) -> Iterator[str]:
-    with serving(script) as address:
-        yield address
-
-
-class Patient:
-    """A source, for tests that do nothing meanwhile; no connection outlives a look."""
-
-    def __init__(self, source: FromPrometheus) -> None:
-        self._source = source
-
-    def read(self, *asked: Any) -> Reading:
         async def read() -> Reading:
             try:
-                return await self._source.read(*asked)
+                return await self._source.read(asks, "team-a", pods, NOW + later)
             finally:
                 await self._source._client.close()
 
         return asyncio.run(read())
 
+    def problem(self, settings: Document = UNSET, *, later: float = 0.0) -> str:
+        return self.read(settings, later=later).problem
+
+    def secret(self, **data: str) -> None:
+        encoded = {
+            key: base64.b64encode(value.encode(errors="surrogateescape")).decode() for key, value in data.items()
+        }
+        self.api.put("secrets", {"metadata": {"name": "prometheus"}, "data": encoded})
+
 
 @pytest.fixture
-def source(gateway: Gateway) -> Patient:
-    return Patient(FromPrometheus(gateway, Client(), ALLOWED, Shares(1)))
-
-
-def secret(api: ApiServer, **data: str) -> None:
-    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
-    api.put("secrets", {"metadata": {"name": "prometheus"}, "data": encoded})
-
-
-def read(source: Patient, url: str, settings: Document | None = None, *, later: float = 0.0) -> Reading:
-    given = {"source": "Prometheus", "prometheus": {"url": url, **(settings or {})}}
-    return source.read(job({"metrics": given}), "team-a", [POD], NOW + later)
-
-
-def basic(user: str, password: str) -> str:
-    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+def asked(api: ApiServer, gateway: Gateway) -> Iterator[Asked]:
+    script = Script(answer=EMPTY)
+    with serving(script) as url:
+        yield Asked(api, gateway, url, script)
 
 
 def test_pod_that_does_not_answer_has_no_metrics() -> None:
@@ -104,100 +88,72 @@ def test_pod_that_does_not_answer_has_no_metrics() -> None:
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("settings", "data", "authorization"),
     [
-        case(TOKEN, {"token": "s3cret\n"}, "Bearer s3cret"),
-        case(BASIC, {"username": "ann", "password": "s3cret"}, basic("ann", "s3cret")),
+        (TOKEN, {"token": "s3cret\n"}, "Bearer s3cret"),
+        (BASIC, {"username": "ann", "password": "s3cret"}, f"Basic {base64.b64encode(b'ann:s3cret').decode()}"),
     ],
+    ids=["token", "basic"],
 )
-def test_credentials_come_from_the_secret(
-    source: Patient, api: ApiServer, script: Script, prometheus: str, case: Case
-) -> None:
-    settings, data, authorization = case
-    assert data is not None
-    secret(api, **data)
-    script.authorization = authorization
-    assert read(source, prometheus, settings).problem == ""
+def test_credentials_come_from_the_secret(asked: Asked, settings: Document, data: Any, authorization: str) -> None:
+    asked.secret(**data)
+    asked.script.authorization = authorization
+    assert asked.problem(settings) == ""
 
 
-def test_secret_is_read_again_once_its_credentials_are_not_accepted(
-    source: Patient, api: ApiServer, script: Script, prometheus: str
-) -> None:
-    secret(api, token="old")
-    script.authorization = "Bearer old"
-    assert read(source, prometheus, TOKEN).problem == ""
-    script.authorization = "Bearer new"
-    secret(api, token="new")
-    assert read(source, prometheus, TOKEN, later=1.0).problem == REFUSES
-    for later in (2.0, RENEWAL_SECONDS - 1):
-        assert read(source, prometheus, TOKEN, later=later).problem == REFUSES
-    assert len(api.reads) == 1
-    assert read(source, prometheus, TOKEN, later=RENEWAL_SECONDS).problem == ""
-
-
-def test_secret_is_read_again_now_and_then_and_sooner_where_there_is_none(
-    source: Patient, api: ApiServer, script: Script, prometheus: str
-) -> None:
+def test_secret_is_read_again_now_and_then_and_sooner_where_there_is_none_or_it_is_not_accepted(asked: Asked) -> None:
     for later in (0.0, 1.0, RENEWAL_SECONDS - 1, RENEWAL_SECONDS):
-        assert "there is no Secret" in read(source, prometheus, TOKEN, later=later).problem
-    assert api.reads == [("get", "secrets", "prometheus")] * 2
-    secret(api, token="s3cret")
-    assert read(source, prometheus).problem == ""
-    script.authorization = "Bearer s3cret"
+        assert "there is no Secret" in asked.problem(TOKEN, later=later)
+    assert asked.api.reads == [("get", "secrets", "prometheus")] * 2
+    asked.secret(token="old")
+    assert asked.problem() == ""
+    asked.script.authorization = "Bearer old"
     for later in (0.0, 1.0, CREDENTIAL_SECONDS - 1, CREDENTIAL_SECONDS):  # other settings count at once
-        assert read(source, prometheus, TOKEN, later=later).problem == ""
-    assert api.reads == [("get", "secrets", "prometheus")] * 4
+        assert asked.problem(TOKEN, later=later) == ""
+    assert len(asked.api.reads) == 4
+    asked.script.authorization = "Bearer new"
+    asked.secret(token="new")
+    for later in (1.0, 2.0, RENEWAL_SECONDS - 1):
+        assert asked.problem(TOKEN, later=CREDENTIAL_SECONDS + later) == REFUSES
+    assert len(asked.api.reads) == 4
+    assert asked.problem(TOKEN, later=CREDENTIAL_SECONDS + RENEWAL_SECONDS) == ""
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("settings", "data", "problem"),
     [
-        case(TOKEN, None, "there is no Secret team-a/prometheus"),
-        case(TOKEN, {"other": "x"}, "Secret prometheus has no key 'token'"),
-        case(BASIC, {"username": "ann"}, "Secret prometheus has no key 'password'"),
-        case(TOKEN, {"token": ""}, "the bearer token is empty or holds characters that no header may hold"),
-        case({"caRef": {"name": "ca", "key": "ca.crt"}}, None, "there is no ConfigMap team-a/ca"),
+        (TOKEN, {"other": "x"}, "Secret prometheus has no key 'token'"),
+        (BASIC, {"username": "ann"}, "Secret prometheus has no key 'password'"),
+        (TOKEN, {"token": ""}, "the bearer token is empty or holds characters that no header may hold"),
+        (TOKEN, {"token": "\udcff"}, "Secret prometheus: token is no text"),
+        ({"caRef": {"name": "ca", "key": "ca.crt"}}, {}, "there is no ConfigMap team-a/ca"),
     ],
+    ids=["key", "password", "empty", "bytes", "authority"],
 )
-def test_what_is_missing_is_named(source: Patient, api: ApiServer, prometheus: str, case: Case) -> None:
-    settings, data, problem = case
-    if data is not None:
-        secret(api, **data)
-    found = read(source, prometheus, settings)
-    assert found == Reading({POD.name: None}, problem=f"spec.metrics.prometheus: {problem}")
+def test_what_is_missing_or_no_text_is_named(asked: Asked, settings: Document, data: Any, problem: str) -> None:
+    asked.secret(**data)
+    assert asked.read(settings) == Reading({POD.name: None}, problem=f"spec.metrics.prometheus: {problem}")
 
 
-@pytest.mark.parametrize("value", ["%%%", base64.b64encode(b"\xff\xfe").decode()])
-def test_value_that_is_no_text_is_named_and_not_shown(
-    source: Patient, api: ApiServer, prometheus: str, value: str
-) -> None:
-    api.put("secrets", {"metadata": {"name": "prometheus"}, "data": {"token": value}})
-    problem = read(source, prometheus, TOKEN).problem
-    assert problem == "spec.metrics.prometheus: Secret prometheus: token is no text"
+def test_secret_that_must_not_be_read_says_so(asked: Asked) -> None:
+    asked.api.refuse = refusing("get", "secrets", 403, "is forbidden")
+    assert "is forbidden: prometheus" in asked.problem(TOKEN)
 
 
-def test_secret_that_must_not_be_read_says_so(source: Patient, api: ApiServer, prometheus: str) -> None:
-    def refuse(verb: str, plural: str, name: str) -> None:
-        raise StatusError(403, "Forbidden", 'secrets "prometheus" is forbidden')
-
-    api.refuse = refuse
-    assert 'secrets "prometheus" is forbidden' in read(source, prometheus, TOKEN).problem
-
-
-def test_authority_comes_from_the_config_map(source: Patient, api: ApiServer, script: Script) -> None:
+def test_authority_comes_from_the_config_map(asked: Asked) -> None:
     authority = trustme.CA()
     pem = authority.cert_pem.bytes().decode()
-    api.put("configmaps", {"metadata": {"name": "ca"}, "data": {"ca.crt": pem}})
-    with serving(script, authority) as url:
-        assert read(source, url).problem != ""
-        assert read(source, url, {"caRef": {"name": "ca", "key": "ca.crt"}}).problem == ""
+    asked.api.put("configmaps", {"metadata": {"name": "ca"}, "data": {"ca.crt": pem}})
+    with serving(asked.script, authority) as asked.url:
+        assert asked.problem() != ""
+        assert asked.problem({"caRef": {"name": "ca", "key": "ca.crt"}}) == ""
 
 
-def test_server_that_the_installation_does_not_allow_is_never_asked(gateway: Gateway, script: Script) -> None:
-    with serving(script) as url:
-        found = read(Patient(FromPrometheus(gateway, Client(), ("in-cluster",), Shares(1))), url)
-    assert found.problem == "spec.metrics.prometheus: the operator's settings allow in-cluster, and not 127.0.0.1"
-    assert script.asked == []
+def test_server_that_the_installation_does_not_allow_is_never_asked_nor_one_about_no_pods(asked: Asked) -> None:
+    assert asked.read(pods=()) == Reading({})
+    asked.url = "http://localhost:9"
+    assert asked.problem() == "spec.metrics.prometheus: the operator's settings allow 127.0.0.1, and not localhost"
+    assert asked.script.asked == []
 
 
 def test_one_namespaces_credentials_take_few_of_the_threads_that_all_have() -> None:
@@ -226,8 +182,3 @@ def test_one_namespaces_credentials_take_few_of_the_threads_that_all_have() -> N
             await sources.close()
 
     assert "there is no Secret ours/prometheus" in asyncio.run(both()).problem
-
-
-def test_server_is_not_asked_about_no_pods(source: Patient) -> None:
-    away = job({"metrics": {"source": "Prometheus", "prometheus": {"url": "http://127.0.0.1:9"}}})
-    assert source.read(away, "team-a", [], NOW) == Reading({})

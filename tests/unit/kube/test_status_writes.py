@@ -16,16 +16,16 @@ from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.clusters.kube.status.job_status import invalid_status, next_status
 from heterotrain_operator.clusters.kube.status.schema import checked
 from heterotrain_operator.core.model import Condition, Decision, JobPhase, Seen
+from heterotrain_operator.core.remembered.members import Passage, Passages
 from unit.core.traces import World
 from unit.kube.documents import Document, job
-from unit.kube.statuses import MEMORY, NOW, condition, decision, plan, status, training
+from unit.kube.statuses import MEMORY, NOW, VERDICT, condition, decision, plan, status, training
 
 UNBALANCED = Condition("Balanced", False, "Unbalanced", "as measured")
 UNMEASURED = Condition("Balanced", None, "NotMeasured", "not yet")
 
 
 def test_nothing_new_is_never_written() -> None:
-    assert not worth_writing(status(), status(), FIGURES_SECONDS + 1)
     assert not worth_writing(status(), status(status(), now=NOW + 600), None)
 
 
@@ -39,28 +39,29 @@ def test_measurements_that_are_no_numbers_are_no_news_each_time(odd: float) -> N
     assert not worth_writing(first, status(first, Seen(workers, plan()), decided), None)
 
 
+STRAGGLES = decision(stragglers=(VERDICT,))
+WORSE = decision(stragglers=(replace(VERDICT, slowdown=2.4),))
+JOINED = Passages((Passage("digits-small-1", 90, NOW - 5, "more workers are wanted"),))
+
+
 @pytest.mark.parametrize(
-    "after",
+    ("after", "before"),
     [
-        status(seen=training(1.1, 1.0, 1.0)),
-        status(seen=training(step=121)),
-        status(seen=training(epoch=5)),
-        status(seen=training(wait_seconds=0.5)),
-        status(seen=training(phase="checkpointing")),
-        status(seen=training(phase="paused")),
-        status(decided=decision(reason="digits-small-0 has 9 of 10 measured steps")),
-        status(seen=training(evaluated=Evaluated(100, (("f1", 0.5),)))),
-        status(decided=decision(batch_limits=(("digits-small-1", 61),))),
-        status(seen=training(observed_seconds=10.0, cpu_wait_seconds=1.0)),
-        status(decided=decision(conditions=(*decision().conditions[:1], UNBALANCED))),
+        (status(seen=training(1.1, 1.0, 1.0, step=121, epoch=5)), status()),
+        (status(seen=training(wait_seconds=0.5, observed_seconds=10.0, cpu_wait_seconds=1.0)), status()),
+        (status(seen=training(phase="checkpointing", evaluated=Evaluated(100, (("f1", 0.5),)))), status()),
+        (status(decided=decision(reason="digits-small-0 has 9 of 10 measured steps", imbalance=0.1)), status()),
+        (status(decided=decision(batch_limits=(("digits-small-1", 61),))), status()),
+        (status(decided=decision(conditions=(*decision().conditions[:1], UNBALANCED))), status()),
+        (status(decided=WORSE), status(decided=STRAGGLES)),
     ],
-    ids=str,
+    ids=["steps", "waiting", "pause", "reason", "limit", "balance", "straggler"],
 )
-def test_figures_are_written_now_and_then(after: Document) -> None:
-    assert after != status()
-    assert not worth_writing(status(), after, FIGURES_SECONDS - 1)
-    assert worth_writing(status(), after, FIGURES_SECONDS)
-    assert worth_writing(status(), after, None)
+def test_figures_are_written_now_and_then(after: Document, before: Document) -> None:
+    assert after != before
+    assert not worth_writing(before, after, FIGURES_SECONDS - 1)
+    assert worth_writing(before, after, FIGURES_SECONDS)
+    assert worth_writing(before, after, None)
 
 
 @pytest.mark.parametrize(
@@ -68,17 +69,16 @@ def test_figures_are_written_now_and_then(after: Document) -> None:
     [
         status(decided=decision("Restarting")),
         status(decided=decision(plan=plan(8))),
-        status(seen=training(plan_version=8)),
         status(seen=training(phase="reforming")),
         status(seen=Seen(training().workers[:2], plan())),
-        status(seen=Seen(tuple(replace(w, cpu_limit=0.5) for w in training().workers), plan())),
         status(seen=Seen(tuple(replace(w, message="being deleted") for w in training().workers), plan())),
         status(memory=replace(MEMORY, budget=replace(MEMORY.budget, restarts=2))),
-        status(decided=replace(decision(), conditions=(Condition("Degraded", True, "x", "y"),))),
+        status(memory=replace(MEMORY, passages=JOINED)),
         status(decided=decision(slowed_by=(("digits-small-0", "Neighbour"),))),
         status(decided=decision(conditions=(*decision().conditions[:1], UNMEASURED))),
+        status(decided=STRAGGLES),
     ],
-    ids=str,
+    ids=["phase", "plan", "reforming", "fewer", "deleted", "restarts", "joined", "slowed", "unmeasured", "straggler"],
 )
 def test_what_matters_is_written_at_once(after: Document) -> None:
     assert worth_writing(status(), after, 0.0)
@@ -160,25 +160,19 @@ def test_what_is_written_is_what_would_be_if_every_draft_were_checked(found: Doc
     assert len(expected) > 300 / FIGURES_SECONDS / 2
 
 
-def test_figures_that_were_not_worth_a_write_are_written_when_they_are_due() -> None:
+def test_figures_are_written_when_they_are_due_and_what_could_not_be_written_the_next_time() -> None:
     gateway = Statuses()
     ours = Report(gateway)
     write(ours, training())
     for seconds in (1, FIGURES_SECONDS - 1, FIGURES_SECONDS):
         write(ours, training(step=121), now=NOW + seconds)
     assert [status["step"] for status in gateway.written] == [120, 121]
-
-
-def test_a_status_that_could_not_be_written_is_written_the_next_time() -> None:
-    gateway = Statuses()
-    ours = Report(gateway)
-    write(ours, training())
     gateway.away = True
     with pytest.raises(GatewayError):
-        write(ours, training(), decided=decision(plan=plan(8)), now=NOW + 2)
+        write(ours, training(), decided=decision(plan=plan(8)), now=NOW + 32)
     gateway.away = False
-    write(ours, training(), decided=decision(plan=plan(8)), now=NOW + 4)
-    assert [status["planVersion"] for status in gateway.written] == [7, 8]
+    write(ours, training(), decided=decision(plan=plan(8)), now=NOW + 34)
+    assert [status["planVersion"] for status in gateway.written] == [7, 7, 8]
 
 
 def test_a_status_that_the_schema_does_not_admit_is_neither_written_nor_gone_on_from() -> None:

@@ -125,20 +125,15 @@ class World:
 
     @property
     def body(self) -> Document:
-        found = self.api.get("heterotrainingjobs", "digits")
-        assert found is not None
-        return found
+        return self.api.the("heterotrainingjobs", "digits")
 
     @property
     def uid(self) -> str:
-        uid: str = self.body["metadata"]["uid"]
-        return uid
+        return str(self.body["metadata"]["uid"])
 
     @property
     def plan(self) -> Plan:
-        found = self.api.get("configmaps", "digits-plan")
-        assert found is not None
-        return parse_plan(found["data"][PLAN_KEY])
+        return parse_plan(stored(self.api, PLAN_KEY))
 
     @property
     def status(self) -> Document:
@@ -148,8 +143,7 @@ class World:
     @property
     def events(self) -> list[str]:
         """Reasons of the events, oldest first."""
-        found = [self.api.get("events", name) for name in self.api.names("events")]
-        return [event["reason"] for event in found if event is not None]
+        return [self.api.the("events", name)["reason"] for name in self.api.names("events")]
 
     @property
     def pods(self) -> list[PodFacts]:
@@ -195,7 +189,7 @@ class World:
     def run_pods(self) -> None:
         """The kubelets start what was created."""
         for number, name in enumerate(self.api.names("pods"), start=1):
-            if (found := self.api.get("pods", name)) is not None and found.get("status", {}).get("phase"):
+            if self.api.the("pods", name).get("status", {}).get("phase"):
                 continue
             running = {"name": "trainer", "state": {"running": {}}}
             status = {"phase": "Running", "podIP": f"10.0.0.{number}", "containerStatuses": [running]}
@@ -204,8 +198,7 @@ class World:
     def end_pods(self) -> None:
         """The kubelets have ended what was deleted."""
         for name in self.api.names("pods"):
-            found = self.api.get("pods", name)
-            if found is not None and found["metadata"].get("deletionTimestamp"):
+            if self.api.the("pods", name)["metadata"].get("deletionTimestamp"):
                 self.api.remove("pods", name)
 
     def train(self, *names: str) -> Plan:
@@ -249,15 +242,9 @@ def rebalance(world: World) -> None:
 
 def owner(api: ApiServer, plural: str, name: str) -> str:
     """UID of an object's owner."""
-    found = api.get(plural, name)
-    assert found is not None
-    uid: str = found["metadata"]["ownerReferences"][0]["uid"]
-    return uid
+    return str(api.the(plural, name)["metadata"]["ownerReferences"][0]["uid"])
 
 
 def stored(api: ApiServer, key: str) -> str:
     """What the plan's ConfigMap holds."""
-    found = api.get("configmaps", "digits-plan")
-    assert found is not None
-    text: str = found["data"][key]
-    return text
+    return str(api.the("configmaps", "digits-plan")["data"][key])

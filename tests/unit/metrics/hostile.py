@@ -24,27 +24,12 @@ async def dripping_headers() -> AsyncIterator[bytes]:
         yield b"a"
 
 
-async def dripping_status() -> AsyncIterator[bytes]:
-    """Not even the first line ends."""
-    for byte in HEAD * 1000:
-        yield bytes([byte]) if byte not in b"\r\n" else b" "
-        await asyncio.sleep(DRIP_SECONDS)
-
-
 async def dripping_body() -> AsyncIterator[bytes]:
     """A body that is never complete."""
     yield HEAD + b"Content-Length: 100000\r\n\r\n"
     while True:
         await asyncio.sleep(DRIP_SECONDS)
         yield b"#"
-
-
-async def dripping_chunks() -> AsyncIterator[bytes]:
-    """Chunks without end."""
-    yield HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
-    while True:
-        await asyncio.sleep(DRIP_SECONDS)
-        yield b"1\r\n#\r\n"
 
 
 async def silent() -> AsyncIterator[bytes]:
@@ -107,14 +92,7 @@ async def costly_matrix() -> AsyncIterator[bytes]:
     await _until_they_leave()
 
 
-DAWDLERS: tuple[Behaviour, ...] = (
-    dripping_headers,
-    dripping_status,
-    dripping_body,
-    dripping_chunks,
-    silent,
-    informing,
-)
+DAWDLERS: tuple[Behaviour, ...] = (dripping_headers, dripping_body, silent, informing)
 FLOODERS: tuple[Behaviour, ...] = (many_headers, long_header, endless_body)
 
 

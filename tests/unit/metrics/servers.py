@@ -105,7 +105,7 @@ def row(name: str, samples: list[tuple[float, object]], version: int = 7, **labe
     return {"metric": metric, "values": [[NOW + at, str(value)] for at, value in samples]}
 
 
-def matrix(*rows: Row) -> dict[str, object]:
+def matrix(*rows: object) -> dict[str, object]:
     return {"status": "success", "data": {"resultType": "matrix", "result": list(rows)}}
 
 

@@ -9,7 +9,7 @@ import json
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 import pytest
@@ -38,23 +38,17 @@ def data_of(*rows: Row) -> dict[str, object]:
     return data
 
 
-def test_every_series_has_its_newest_sample() -> None:
+def test_every_series_has_its_newest_sample_whatever_stands_around_it() -> None:
     rows = [row(NAME, [(-2, 1), (-1, 2)]), row(NAME, [(-1, 3)], worker="other"), row(NAME, []), row("up", [(-1, 1)])]
-    assert [(labels["worker"], value) for labels, _, value in series_in(matrix(*rows))] == [
-        ("digits-cpu-0", 2.0),
-        ("other", 3.0),
-    ]
-
-
-@pytest.mark.parametrize("indent", [None, 4])
-def test_order_and_space_and_what_else_is_said_do_not_matter(indent: int | None) -> None:
-    whole = matrix(row(NAME, [(-1, 2)]))
-    data = dict(reversed(data_of(row(NAME, [(-1, 2)])).items()))
+    found = series_in(matrix(*rows))
+    assert [(labels["worker"], value) for labels, _, value in found] == [("digits-cpu-0", 2.0), ("other", 3.0)]
+    data = dict(reversed(data_of(*rows).items()))
     document = {"stats": {"a": [1, {}]}, "data": {"a": '\\"]}', **data, "b": 12}, "c": [], "status": "success"}
-    assert series_in(document, indent=indent) == series_in(whole)
+    for indent in (None, 4):
+        assert series_in(document, indent=indent) == found
 
 
-@pytest.mark.parametrize("text", ["ü" * 100, "😀" * 5000, "\\" * 5000, "\u2028"])
+@pytest.mark.parametrize("text", ["😀" * 5000, "\\" * 5000, "\u2028"])
 @pytest.mark.parametrize("ascii_only", [True, False])
 def test_labels_of_any_kind_and_size_leave_the_next_series_readable(text: str, ascii_only: bool) -> None:
     rows = [row(NAME, [(-1, 1)], pod=text), row(NAME, [(-1, 2)])]
@@ -83,14 +77,10 @@ MANY = 8 << 20
     [
         lambda: HEAD + b"[]," * (MANY // 3),
         lambda: HEAD + b'{"metric":{},"values":[' + b"[]," * (MANY // 3),
-        lambda: HEAD + b'{"metric":{},"values":[]},' * (MANY // 26),
-        lambda: b'{"warnings":[' + b"[]," * (MANY // 3),
         lambda: b'{"a":' * (MANY // 5),
         lambda: b'{"' + b"\\u0041" * (MANY // 6),
-        lambda: b"{" + b'"a":1,' * (MANY // 6),
         lambda: b"{" + b" " * MANY,
         lambda: b'{"a":' + b"1" * MANY,
-        lambda: HEAD + b'{"metric":{"a":"' + b"\\\\" * (MANY // 2),
     ],
 )
 def test_answer_that_is_made_to_be_costly_costs_little(made: Callable[[], bytes]) -> None:
@@ -110,22 +100,19 @@ def test_answer_that_is_made_to_be_costly_costs_little(made: Callable[[], bytes]
     assert time.process_time() - spent < 3.0
 
 
-@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
-def test_no_document_is_too_odd(tail: bytes) -> None:
-    for body in (tail, HEAD + tail, HEAD + b'{"metric":' + tail):
-        with contextlib.suppress(NotAMatrixError):
-            series_of(body, 10)
-
-
 SCALARS = st.none() | st.booleans() | st.floats() | st.text()
 
 
-@given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-def test_no_json_is_too_odd(entry: Any) -> None:
+@given(
+    st.binary(max_size=200) | st.text(max_size=200).map(str.encode),
+    st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)),
+)
+def test_nothing_is_too_odd(tail: bytes, entry: Any) -> None:
     answer = {"status": "success", "data": entry}
-    for document in (entry, answer, matrix(entry), matrix({"metric": entry, "values": entry})):
+    documents = (entry, answer, matrix(entry), matrix({"metric": entry, "values": entry}))
+    for body in (tail, HEAD + tail, HEAD + b'{"metric":' + tail, *(json.dumps(each).encode() for each in documents)):
         with contextlib.suppress(NotAMatrixError):
-            series_in(document)
+            series_of(body, 1000)
 
 
 T = TypeVar("T")
@@ -133,8 +120,17 @@ T = TypeVar("T")
 LARGE = QUICK_BYTES + 1
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(work)
+def with_parsing(work: Callable[[Parsing], Awaitable[T]], *clock: Callable[[], float]) -> T:
+    """What comes of work with a parser, which is closed after it."""
+
+    async def closed() -> T:
+        made = Parsing(*clock)
+        try:
+            return await work(made)
+        finally:
+            made.close()
+
+    return asyncio.run(closed())
 
 
 def noted(what: T, times: int, seen: list[T]) -> Iterator[T]:
@@ -148,14 +144,8 @@ def noted(what: T, times: int, seen: list[T]) -> Iterator[T]:
 def test_only_a_large_answer_is_parsed_beside_the_event_loop_and_parts_that_hold_nothing_are_left_out(
     size: int,
 ) -> None:
-    async def parsed() -> list[int]:
-        made = Parsing()
-        parts = (None if number % 2 else threading.get_ident() for number in range(4))
-        found = await made.values(parts, owner="ours", size=size, seconds=1.0)
-        made.close()
-        return found
-
-    one, other = run(parsed())
+    parts = (None if number % 2 else threading.get_ident() for number in range(4))
+    one, other = with_parsing(lambda made: made.values(parts, owner="ours", size=size, seconds=1.0))
     assert one == other
     assert (one == threading.get_ident()) is (size == QUICK_BYTES)
 
@@ -163,16 +153,14 @@ def test_only_a_large_answer_is_parsed_beside_the_event_loop_and_parts_that_hold
 def test_owners_take_turns_however_many_answers_one_of_them_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parsing, "SLICE_SECONDS", 0.0)
     seen: list[str] = []
+    owners = ("theirs", "theirs", "theirs", "ours")
 
-    async def parsed() -> None:
-        made = Parsing()
-        owners = ("theirs", "theirs", "theirs", "ours")
+    async def parsed(made: Parsing) -> None:
         await asyncio.gather(
             *(made.values(noted(each, 4, seen), owner=each, size=LARGE, seconds=1.0) for each in owners)
         )
-        made.close()
 
-    run(parsed())
+    with_parsing(parsed)
     assert seen == ["theirs", "ours"] * 4 + ["theirs"] * 8
 
 
@@ -180,42 +168,26 @@ def test_an_answer_that_takes_more_cpu_time_than_an_honest_one_is_given_up() -> 
     seconds = itertools.count(0.0, 0.25)  # of CPU time: each part takes so much
     seen: list[str] = []
 
-    async def parsed() -> None:
-        made = Parsing(lambda: next(seconds))
-        with pytest.raises(CostlyError, match="more than 2 s of CPU time"):
-            await made.values(noted("part", 1000, seen), owner="theirs", size=LARGE, seconds=2.0)
-        with pytest.raises(CostlyError):
-            await made.values(noted("part", 1000, seen), owner="theirs", size=LARGE, seconds=2.0)
-        made.close()
+    async def parsed(made: Parsing) -> None:
+        for _ in range(2):
+            with pytest.raises(CostlyError, match="more than 2 s of CPU time"):
+                await made.values(noted("part", 1000, seen), owner="theirs", size=LARGE, seconds=2.0)
 
-    run(parsed())
+    with_parsing(parsed, lambda: next(seconds))
     assert len(seen) == 2 * 8
 
 
-def test_what_is_wrong_with_a_part_is_said_and_the_next_answer_is_parsed() -> None:
-    async def parsed() -> list[int]:
-        made = Parsing()
+def test_who_fails_or_stops_waiting_leaves_the_turn_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parsing, "SLICE_SECONDS", 0.0)
+
+    async def parsed(made: Parsing) -> list[int]:
         wrong = (1 // number for number in (1, 0))
         with pytest.raises(ZeroDivisionError):
             await made.values(wrong, owner="ours", size=LARGE, seconds=1.0)
-        found = await made.values(iter([1]), owner="ours", size=LARGE, seconds=1.0)
-        made.close()
-        return found
-
-    assert run(parsed()) == [1]
-
-
-def test_who_stops_waiting_leaves_the_turn_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parsing, "SLICE_SECONDS", 0.0)
-
-    async def parsed() -> list[int]:
-        made = Parsing()
         endless = asyncio.ensure_future(made.values(itertools.count(), owner="ours", size=LARGE, seconds=1e9))
         await asyncio.sleep(0.01)
         endless.cancel()
         await asyncio.wait([endless])
-        found = await made.values(iter([1]), owner="ours", size=LARGE, seconds=1.0)
-        made.close()
-        return found
+        return await made.values(iter([1]), owner="ours", size=LARGE, seconds=1.0)
 
-    assert run(parsed()) == [1]
+    assert with_parsing(parsed) == [1]

@@ -38,38 +38,13 @@ from unit.metrics.servers import Script, serving
 LABELS = {"training_job": "job", "worker": "job-cpu-0", "group": "cpu"}
 
 
-def registry(version: int, **extra: float) -> CollectorRegistry:
+def registry(version: int) -> CollectorRegistry:
+    """A worker's own; that every figure has its field is shown where the table of them is tested."""
     own = CollectorRegistry()
     labels = {**LABELS, "plan_version": str(version)}
-    gauges = {
-        table.PLAN_VERSION.name: version,
-        table.GENERATION.name: 2,
-        table.BATCH_SIZE.name: 32,
-        table.STEP.name: 120,
-        table.TOTAL_STEPS.name: 500,
-        table.EPOCH.name: 3,
-        table.IN_COLLECTIVE.name: 1,
-        table.OWN_SECONDS_EWMA.name: 0.25,
-        table.LOSS.name: 1.5,
-        table.MEMORY_BYTES.name: 1e8,
-        table.CPU_LIMIT.name: 0.5,
-        table.MEMORY_PEAK_BYTES.name: 2e8,
-        table.MEMORY_LIMIT_BYTES.name: 1e9,
-        table.MEMORY_BATCH_SIZE.name: 16,
-        table.LEAST_BATCH_SIZE.name: 8,
-        **extra,
-    }
-    for name, value in gauges.items():
-        Gauge(name, "x", table.WORKERS.labels, registry=own).labels(**labels).set(value)
-    for name, value in {
-        table.STEPS.name: 10,
-        table.SAMPLES.name: 320,
-        table.OWN_SECONDS.name: 2.5,
-        table.OWN_SECONDS_SQUARED.name: 0.7,
-        table.WAIT_SECONDS.name: 1.25,
-        table.CPU_THROTTLED_SECONDS.name: 4.0,
-    }.items():
-        Counter(name, "x", table.WORKERS.labels, registry=own).labels(**labels).inc(value)
+    for row, value in ((table.PLAN_VERSION, version), (table.IN_COLLECTIVE, 1), (table.OWN_SECONDS_EWMA, 0.25)):
+        Gauge(row.name, "x", table.WORKERS.labels, registry=own).labels(**labels).set(value)
+    Counter(table.STEPS.name, "x", table.WORKERS.labels, registry=own).labels(**labels).inc(10)
     phases = Gauge(table.PHASE.name, "x", (*table.WORKERS.labels, "phase"), registry=own)
     for phase in contract.PHASES:
         phases.labels(**labels, phase=phase).set(phase == contract.PHASE_TRAINING)
@@ -77,27 +52,7 @@ def registry(version: int, **extra: float) -> CollectorRegistry:
 
 
 EXPECTED = WorkerMetrics(
-    plan_version=7,
-    generation=2,
-    batch_size=32,
-    step=120,
-    total_steps=500,
-    epoch=3,
-    phase=contract.PHASE_TRAINING,
-    in_collective=True,
-    steps=10.0,
-    samples=320.0,
-    own_seconds=2.5,
-    own_seconds_squared=0.7,
-    wait_seconds=1.25,
-    own_seconds_ewma=0.25,
-    loss=1.5,
-    memory_bytes=1e8,
-    cpu_limit=0.5,
-    memory_peak_bytes=2e8,
-    memory_limit_bytes=1e9,
-    memory_batch_size=16,
-    least_batch_size=8,
+    plan_version=7, phase=contract.PHASE_TRAINING, in_collective=True, steps=10.0, own_seconds_ewma=0.25
 )
 
 
@@ -133,19 +88,15 @@ def test_metrics_of_a_real_server_are_read() -> None:
         assert scraped({"a": address, "b": address}) == {"a": EXPECTED, "b": EXPECTED}
 
 
-def test_who_has_no_event_loop_reads_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_no_event_loop_reads_too_and_asks_no_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("no_proxy")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     reader = PodReader()
     with a_worker() as address:
         for _ in range(2):
             assert reader.read({"a": address}) == {"a": EXPECTED}
     reader.close()
     reader.close()
-
-
-def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("no_proxy")
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    test_metrics_of_a_real_server_are_read()
 
 
 def test_an_absent_worker_is_none_and_does_not_hold_up_the_others() -> None:
@@ -215,24 +166,11 @@ def test_an_answer_that_is_dear_to_parse_does_not_keep_the_event_loop(monkeypatc
     assert quick == threading.get_ident() != costly
 
 
-def test_redirects_are_not_followed() -> None:
-    elsewhere = Script(raw=text_of(registry(7)))
-    with serving(elsewhere) as other:
-        moved = Script(status=302, headers={"Location": f"{other}/metrics"}, raw=text_of(registry(7)))
-        with serving(moved) as url:
-            assert scraped({"moved": url.removeprefix("http://")}) == {"moved": None}
-    assert (len(moved.asked), elsewhere.asked) == (1, [])
-
-
 def test_an_answer_that_is_larger_than_any_workers_is_not_read() -> None:
-    text = text_of(registry(7))
+    text = generate_latest(registry(7))
     for size, found in ((MAX_BYTES, EXPECTED), (MAX_BYTES + 1, None)):
         with serving(Script(raw=text.ljust(size, b"#"))) as url:
             assert scraped({"a": url.removeprefix("http://")}) == {"a": found}
-
-
-def text_of(own: CollectorRegistry) -> bytes:
-    return generate_latest(own)
 
 
 def lines(*samples: str) -> str:
@@ -241,6 +179,9 @@ def lines(*samples: str) -> str:
 
 def sample(name: str, value: float | str, version: int | str, suffix: str = "") -> str:
     return f'{name}{suffix}{{worker="w",plan_version="{version}"}} {value}'
+
+
+FOLLOWS = sample(table.PLAN_VERSION.name, 1, 1)
 
 
 def test_only_series_of_the_version_in_force_count() -> None:
@@ -262,14 +203,10 @@ ABSURD = (-1, "1e300", "NaN", "+Inf", "-Inf")
 @pytest.mark.parametrize(
     ("row", "believed"),
     [
-        (table.LEAST_BATCH_SIZE, {1: 1, 8: 8, 1024: 1024, 1025: 1, 0: 1, 7.5: 1, **dict.fromkeys(ABSURD, 1)}),
-        (table.PROTOCOL, {2: 2, 1: 1, 0: 1, 2.5: 1, **dict.fromkeys(ABSURD, 1)}),
+        (table.LEAST_BATCH_SIZE, {8: 8, 1024: 1024, 1025: 1, 0: 1, 7.5: 1, **dict.fromkeys(ABSURD, 1)}),
+        (table.PROTOCOL, {2: 2, 0: 1, 2.5: 1, **dict.fromkeys(ABSURD, 1)}),
         (table.RANK, {0: 0, 7: 7, **dict.fromkeys(ABSURD)}),
-        (table.OBSERVED_SECONDS, dict.fromkeys(ABSURD)),
-        (table.CPU_SECONDS, dict.fromkeys(ABSURD)),
-        (table.CPU_THROTTLED_OF_VERSION, dict.fromkeys(ABSURD)),
         (table.CPU_WAIT_SECONDS, dict.fromkeys(ABSURD)),
-        (table.CPU_PRESSURE_SECONDS, dict.fromkeys(ABSURD)),
     ],
     ids=lambda row: str(getattr(row, "name", "")),
 )
@@ -283,40 +220,23 @@ def test_an_absurd_figure_is_none_and_all_others_are_read(row: Metric, believed:
 
 
 @pytest.mark.parametrize(
-    "figure",
-    [
-        *(
-            sample(name, value, 1)
-            for name in (table.STEP.name, table.BATCH_SIZE.name, table.OWN_SECONDS.name)
-            for value in ("1e300", "-1", "NaN", "+Inf")
-        ),
-        *(
-            f'{table.PHASE.name}{{worker="w",plan_version="1",phase="{phase}"}} 1'
-            for phase in ("a" * 65, "\ud800", "new\\nline")
-        ),
-    ],
-)
-def test_a_figure_that_cannot_be_one_makes_a_worker_unreadable(figure: str) -> None:
-    assert parse_metrics(lines(sample(table.PLAN_VERSION.name, 1, 1), figure)) is None
-
-
-@pytest.mark.parametrize(
     "text",
     [
         "",
-        "<html>404</html>",
         "heterotrain_worker_plan_version{",
-        lines(sample(table.PLAN_VERSION.name, "NaN", 1)),
-        lines(sample(table.PLAN_VERSION.name, "+Inf", 1)),
-        lines(sample(table.PLAN_VERSION.name, "1e300", 1)),
-        lines(sample(table.PLAN_VERSION.name, -1, 1)),
-        lines(sample(table.STEPS.name, 5, 1, "_total")),
-        lines(sample(table.PLAN_VERSION.name, 1, 1), sample(table.STEP.name, "NaN", 1)),
-        lines(sample(table.PLAN_VERSION.name, "one", 1)),
+        *(sample(table.PLAN_VERSION.name, value, 1) for value in ("NaN", "1e300", -1, "one")),
+        sample(table.STEPS.name, 5, 1, "_total"),
+        *(lines(FOLLOWS, sample(table.STEP.name, value, 1)) for value in ("1e300", "-1", "NaN")),
+        *(lines(FOLLOWS, sample(table.OWN_SECONDS.name, value, 1)) for value in ("1e300", "-1", "+Inf")),
+        *(
+            lines(FOLLOWS, f'{table.PHASE.name}{{worker="w",plan_version="1",phase="{phase}"}} 1')
+            for phase in ("a" * 65, "\ud800", "new\\nline")
+        ),
     ],
+    ids=lambda text: text[-60:].encode(errors="replace").decode(),
 )
-def test_malformed_metrics_are_none(text: str) -> None:
-    assert parse_metrics(text) is None
+def test_figures_that_cannot_be_ones_make_a_worker_unreadable(text: str) -> None:
+    assert parse_metrics(text + "\n") is None
 
 
 def test_series_that_are_not_ours_are_not_even_parsed() -> None:
@@ -332,18 +252,13 @@ def test_labels_may_hold_whatever_the_format_can_escape() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "heterotrain_worker_x{" + "\\" * 900_000,
         'heterotrain_worker_x{a="' + "\\" * 900_000 + '"} 1',
-        'heterotrain_worker_x{a="' + "\\n" * 2000 + "} 1",
-        "heterotrain_worker_x{" + "} " * 2000,
         "heterotrain_worker_x{" + 'a="' * 1300 + "} 1",
         "heterotrain_worker_x" + " 1" * 450_000,
-        "heterotrain_worker_x" + " " * 900_000,
         "heterotrain_worker_" + "x" * 900_000,
         ("heterotrain_worker_x{" + "} 1" * 1300 + " x\n") * 60,
         "heterotrain_worker_x 1\n" * (MAX_SERIES + 1),
         'heterotrain_worker_x{a="' + "b" * MAX_LINE + '"} 1',
-        "heterotrain_worker_x 1_000_000e\n",
     ],
 )
 def test_text_that_is_made_to_be_costly_costs_little(text: str) -> None:

@@ -7,7 +7,7 @@ import logging
 import math
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -63,10 +63,10 @@ def test_what_a_worker_tells_by_batch_sizes_is_read_as_far_as_it_is_possible(
     assert len(found[1]) == MAX_SIZES
 
 
-@pytest.mark.parametrize(("at", "counts"), [(-30.0, True), (-30.1, False), (-3600.0, False), (2.0, True)])
-def test_samples_older_than_the_limit_do_not_count(url: str, script: Script, at: float, counts: bool) -> None:
-    script.answer = matrix(*scrape(at))
-    assert (read(url) is not None) is counts
+def test_samples_older_than_the_limit_do_not_count(url: str, script: Script) -> None:
+    for at, counts in ((-30.0, True), (-30.1, False), (2.0, True)):
+        script.answer = matrix(*scrape(at))
+        assert (read(url) is not None) is counts
 
 
 def test_figures_of_one_scrape_are_not_mixed_with_older_ones(url: str, script: Script) -> None:
@@ -107,25 +107,19 @@ def test_two_servers_that_watch_one_worker_are_not_mixed(url: str, script: Scrip
     assert read(url) == WorkerMetrics(plan_version=7, steps=11.0, own_seconds=1.1)
 
 
-@pytest.mark.parametrize("ended", ["NaN", "+Inf"])
-def test_series_that_has_ended_does_not_count(url: str, script: Script, ended: str) -> None:
-    script.answer = matrix(row(table.PLAN_VERSION.name, [(-2, 7), (-1, ended)]))
-    assert read(url) is None
+def test_series_that_has_ended_does_not_count(url: str, script: Script) -> None:
+    for ended in ("NaN", "+Inf"):
+        script.answer = matrix(row(table.PLAN_VERSION.name, [(-2, 7), (-1, ended)]))
+        assert read(url) is None
 
 
 def test_only_the_workers_asked_for_are_told_and_all_of_them(url: str, script: Script) -> None:
+    assert "does it scrape them?" in source(url).read().note, "of none there are samples"
     script.answer = matrix(*scrape(-1), *scrape(-1, worker="digits-old-0"))
     reading = source(url).read(WORKER, "digits-cpu-1")
     assert set(reading.metrics) == {WORKER, "digits-cpu-1"}
     assert reading.metrics["digits-cpu-1"] is None
     assert reading.note == "the server holds no fresh samples of digits-cpu-1"
-
-
-def test_server_that_scrapes_no_worker_is_noted_with_what_was_asked(url: str) -> None:
-    reading = source(url).read()
-    assert reading.problem == ""
-    assert "does it scrape them?" in reading.note
-    assert 'namespace="ml"' in reading.note
 
 
 TOKEN = "s3cret-token"
@@ -134,9 +128,8 @@ TOKEN = "s3cret-token"
 @pytest.mark.parametrize(
     ("credentials", "header"),
     [
-        (BearerToken(TOKEN), f"Bearer {TOKEN}"),
         (BearerToken(f"{TOKEN}\n"), f"Bearer {TOKEN}"),
-        (BasicAuth("Aladdin", "open sesame"), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="),  # the example of RFC 7617
+        # The example of RFC 7617.
         (BasicAuth("Aladdin\n", "open sesame\r\n"), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="),
     ],
 )
@@ -146,14 +139,8 @@ def test_server_that_asks_for_credentials_gets_them(
     script.authorization = header
     script.answer = matrix(*scrape(-1))
     assert read(url, credentials=credentials) is not None
-
-
-@pytest.mark.parametrize("credentials", [None, BearerToken("wrong")])
-def test_credentials_that_are_wrong_or_absent_are_told_of(
-    url: str, script: Script, credentials: Credentials | None
-) -> None:
-    script.authorization = f"Bearer {TOKEN}"
-    assert problem(url, credentials=credentials) == REFUSES
+    for wrong in (None, BearerToken("wrong")):
+        assert problem(url, credentials=wrong) == REFUSES
 
 
 def test_no_secret_is_in_any_text(url: str, script: Script, caplog: pytest.LogCaptureFixture) -> None:
@@ -236,15 +223,11 @@ def test_server_that_never_ends_its_answer_is_left_in_time(behaviour: Behaviour,
     ("status", "raw", "told"),
     [
         (503, b"upstream", ANSWERS_WRONGLY),
-        (404, b"404 page not found", ANSWERS_WRONGLY),
         (422, b'{"status": "error", "errorType": "execution", "error": "secret of theirs"}', ANSWERS_WRONGLY),
-        (401, b"{}", REFUSES),
         (403, b"{}", REFUSES),
         (200, b"<html>log in</html>", ANSWERS_WRONGLY),
-        (200, b"", ANSWERS_WRONGLY),
         (200, b"\xff\xfe", ANSWERS_WRONGLY),
         (200, b"[" * 100_000, ANSWERS_WRONGLY),
-        (200, b'{"a":' * 10_000, ANSWERS_WRONGLY),
         (200, b'{"status":"success","data":{"resultType":"matrix","result":[' + b"[" * 60_000, ANSWERS_WRONGLY),
     ],
 )
@@ -258,22 +241,14 @@ def test_what_the_server_says_instead_of_an_answer_is_not_repeated(
 @pytest.mark.parametrize(
     "answer",
     [
-        None,
-        [],
-        {},
-        {"status": "error"},
-        {"status": "success"},
-        {"status": "success", "data": None},
+        *(None, [], {}, {"status": "error"}, {"status": "success", "data": None}),
         {"status": "success", "data": {"resultType": "vector", "result": []}},
         {"status": "success", "data": {"resultType": "matrix", "result": None}},
-        {"status": "success", "data": {"resultType": "matrix", "result": [3]}},
-        {"status": "success", "data": {"resultType": "matrix", "result": [{"values": []}]}},
-        {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": [["x", "1"]]}]}},
-        {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": [[1]]}]}},
-        {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": [[1, None]]}]}},
-        {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": [[10**400, "1"]]}]}},
-        {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": [["NaN", "1"]]}]}},
+        matrix(3),
+        matrix({"values": []}),
+        *(matrix({"metric": {}, "values": [each]}) for each in (["x", "1"], [1], [1, None], [10**400, "1"])),
     ],
+    ids=lambda answer: str(answer)[-40:],
 )
 def test_json_that_is_no_answer_is_a_problem(url: str, script: Script, answer: object) -> None:
     script.answer = answer
@@ -309,21 +284,14 @@ def test_answer_that_is_dear_to_parse_does_not_keep_the_event_loop_and_is_given_
     assert "of CPU time" in caplog.text, "more than an honest answer takes"
 
 
-def test_reading_resumes_by_itself_when_the_server_is_back(url: str, script: Script) -> None:
-    script.answer, script.status = matrix(*scrape(-1)), 503
-    asked = source(url)
-    assert asked.read().problem
-    reading = asked.read(times=[lambda: setattr(script, "status", 200)])
-    assert reading.problem == ""
-    assert reading.metrics[WORKER] is not None
-
-
-def test_what_is_wrong_is_logged_once_until_it_changes(
+def test_reading_resumes_by_itself_and_what_is_wrong_is_logged_once_until_it_changes(
     url: str, script: Script, caplog: pytest.LogCaptureFixture
 ) -> None:
-    script.status = 503
-    source(url).read(times=[lambda: None, lambda: setattr(script, "status", 404), lambda: None])
-    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
-        "HTTP status 503",
-        "HTTP status 404",
-    ]
+    def turns(status: int) -> Callable[[], None]:
+        return lambda: setattr(script, "status", status)
+
+    script.answer, script.status = matrix(*scrape(-1)), 503
+    reading = source(url).read(times=[lambda: None, turns(404), lambda: None, turns(200)])
+    assert (reading.problem, reading.metrics[WORKER] is None) == ("", False)
+    logged = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [line.rpartition(": ")[2] for line in logged] == ["HTTP status 503", "HTTP status 404"]
