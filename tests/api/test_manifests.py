@@ -159,9 +159,6 @@ def test_of_a_job_of_several_groups_it_is_reported_only_that_replicas_are_for_on
     assert admit(document) == ["spec.replicas is only for jobs with one worker group; set spec.workerGroups[].replicas"]
 
 
-# --- files
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -137,16 +137,10 @@ def test_trainers_of_an_older_image_are_sent_nothing_that_they_do_not_know(good:
 UID = "7e9b8a30-52a6-4b5f-8f0f-0c2a3a3b7d11"
 
 
-@pytest.mark.parametrize(
-    ("resume", "uid", "folder"),
-    [("Auto", UID, ""), ("Never", UID, f"/{UID}"), ("Never", None, "")],
-    ids=["auto", "never", "never on one machine"],
-)
-def test_job_that_is_not_to_resume_keeps_its_checkpoints_where_no_earlier_one_has(
-    changed: Change, resume: str, uid: str | None, folder: str
-) -> None:
-    job = parse_manifest(changed({"spec.checkpoint": {"path": "/saved", "resume": resume}, "metadata.uid": uid}))
-    assert training_config(job, "fast").checkpoint_path == f"/saved/{job.metadata.name}{folder}"
+def test_job_that_is_not_to_resume_keeps_its_checkpoints_where_no_earlier_one_has(changed: Change) -> None:
+    for resume, uid, folder in (("Auto", UID, ""), ("Never", UID, f"/{UID}"), ("Never", None, "")):
+        job = parse_manifest(changed({"spec.checkpoint": {"path": "/saved", "resume": resume}, "metadata.uid": uid}))
+        assert training_config(job, "fast").checkpoint_path == f"/saved/{job.metadata.name}{folder}"
 
 
 def models_in(annotation: object) -> Iterator[type[Model]]:

@@ -179,9 +179,7 @@ def status_of(api: ApiServer, name: str = "digits") -> Document:
 
 def plan_of(api: ApiServer) -> contract.Plan:
     """The job's plan as it is now."""
-    found = api.get("configmaps", "digits-plan")
-    assert found is not None
-    return contract.parse_plan(found["data"][contract.PLAN_FILE])
+    return contract.parse_plan(api.the("configmaps", "digits-plan")["data"][contract.PLAN_FILE])
 
 
 async def fetched(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:

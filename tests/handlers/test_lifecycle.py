@@ -49,8 +49,7 @@ UNFINISHED = pytest.mark.filterwarnings("ignore:coroutine 'authenticator' was ne
 
 def holder(api: ApiServer) -> str | None:
     """Who holds the Lease."""
-    found = api.get("leases", "heterotrain", "ops")
-    name: str | None = None if found is None else found["spec"].get("holderIdentity")
+    name: str | None = api.the("leases", "heterotrain", "ops")["spec"].get("holderIdentity")
     return name
 
 
@@ -85,9 +84,6 @@ def another_leads(api: ApiServer) -> Iterator[None]:
         client.close()
 
 
-# --- who acts ---------------------------------------------------------------------------------------------------
-
-
 async def test_replica_writes_nothing_before_it_leads_and_leads_at_once_when_it_may(site: Site, api: ApiServer) -> None:
     chosen = options()
     with ExitStack() as stack:
@@ -105,33 +101,21 @@ async def test_replica_writes_nothing_before_it_leads_and_leads_at_once_when_it_
     assert holder(api) is None
 
 
-async def test_operator_that_goes_on_after_another_keeps_the_plan(site: Site, api: ApiServer, workers: Workers) -> None:
-    async with operator(options(identity="operator-b")):
-        await trained(api, workers)
-    plan, chosen = plan_of(api), options()
-    api.writes.clear()
-    async with operator(chosen):
-        await looks(chosen.metrics_port, 5)
-        assert plan_of(api) == plan
-        touches = [act for act in acts(api) if act[:2] == ("patch", "pods")]  # of a slow machine that loses a scrape
-        assert acts(api) == touches
-
-
-async def test_list_that_cannot_be_continued_is_begun_again(
+async def test_operator_that_goes_on_after_another_keeps_the_plan_and_lists_again_what_it_could_not_continue(
     site: Site, api: ApiServer, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with operator(options(identity="operator-b")):
         await trained(api, workers)
+    plan, chosen, lists = plan_of(api), options(), list[str]()
     monkeypatch.setattr(handlers, "CHUNK_SIZE", 2)
-    lists: list[str] = []
 
     def late(verb: str, plural: str, name: str) -> None:
         lists.extend([plural] if (verb, plural) == ("list", "pods") else [])
         if len(lists) == 2 and plural == "pods":
             api.forget_history()
 
-    chosen = options()
     api.refuse = late
+    api.writes.clear()
     async with operator(chosen):
         await answers(chosen, "/readyz", 200)
         await looks(chosen.metrics_port, 3)
@@ -139,6 +123,8 @@ async def test_list_that_cannot_be_continued_is_begun_again(
         api.reads.clear()
         await looks(chosen.metrics_port, 6)
         assert not [read for read in api.reads if read[:2] == ("get", "pods")], "those of all pages are known"
+    assert plan_of(api) == plan
+    assert {act[:2] for act in acts(api)} <= {("patch", "pods")}, "touches, of a slow machine that loses a scrape"
 
 
 async def test_liveness_fails_once_nobody_asks_for_the_lease(
@@ -172,9 +158,6 @@ async def test_replica_is_ready_once_it_watches_all_and_may_lead_and_ends_by_its
         await answers(chosen, "/readyz", 200)
 
 
-# --- an API server in trouble -----------------------------------------------------------------------------------
-
-
 async def test_operator_goes_on_when_the_api_server_is_back(site: Site, api: ApiServer, workers: Workers) -> None:
     chosen = options()
     async with operator(chosen):
@@ -189,32 +172,27 @@ async def test_operator_goes_on_when_the_api_server_is_back(site: Site, api: Api
         assert phase(api) == "Running"
 
 
-async def test_job_that_was_deleted_meanwhile_is_not_begun_again(site: Site, api: ApiServer, workers: Workers) -> None:
-    async with operator():
-        await trained(api, workers)
-        site.down()
-        api.remove("heterotrainingjobs", "digits", watched=False)
-        workers.end(*workers.workers)
-        site.up()
-        await until(lambda: not loops())
-        api.writes.clear()
-        api.put("heterotrainingjobs", JOB | {"metadata": {"name": "second"}})
-        await until(lambda: "second-small-0" in api.names("pods"))
-        assert not [name for name in api.names("pods") if name.startswith("digits")]
-
-
-async def test_job_at_rest_that_was_deleted_meanwhile_is_forgotten(site: Site, api: ApiServer) -> None:
+async def test_jobs_that_were_deleted_meanwhile_are_not_begun_again_nor_kept(
+    site: Site, api: ApiServer, workers: Workers
+) -> None:
     async with operator():
         for name in ("resting", "deleted"):
             api.put("heterotrainingjobs", merged(JOB, {"metadata": {"name": name}, "spec": SUSPENDED}))
         await until(lambda: all(status_of(api, name).get("phase") == "Suspended" for name in ("resting", "deleted")))
+        await trained(api, workers)
         site.down()
-        api.remove("heterotrainingjobs", "deleted", watched=False)
+        for name in ("digits", "deleted"):
+            api.remove("heterotrainingjobs", name, watched=False)
+        workers.end(*workers.workers)
         api.reads.clear()
         site.up()
         await until(lambda: loops() == ["job team-a/resting"])
-        asked = [read[2] for read in api.reads if read[:2] == ("get", "heterotrainingjobs")]
-        assert set(asked) <= {"deleted"}, "nobody asks for what the new list shows"
+        asked = {read[2] for read in api.reads if read[:2] == ("get", "heterotrainingjobs")}
+        assert asked <= {"deleted", "digits"}, "nobody asks for what the new list shows"
+        api.writes.clear()
+        api.put("heterotrainingjobs", JOB | {"metadata": {"name": "second"}})
+        await until(lambda: "second-small-0" in api.names("pods"))
+        assert not [name for name in api.names("pods") if name.startswith("digits")]
 
 
 async def test_right_that_is_taken_away_shows_and_hinders_no_other_namespace(
@@ -241,9 +219,6 @@ async def test_right_that_is_taken_away_shows_and_hinders_no_other_namespace(
         "watching pods in namespace team-b goes again",
     ]
     assert not [line for line in logged if line.startswith("Request attempt")]
-
-
-# --- starting ---------------------------------------------------------------------------------------------------
 
 
 async def test_operator_waits_for_the_api_server_and_for_the_resource_to_be_installed(

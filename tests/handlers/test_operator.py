@@ -84,29 +84,31 @@ async def test_batches_follow_a_slow_worker_and_then_all_is_quiet(api: ApiServer
         assert [read for read in api.reads if read[1] != "leases"] == []
 
 
-async def test_deleted_job_ends_its_loop_and_its_series(api: ApiServer, workers: Workers) -> None:
-    chosen = options()
-    async with operator(chosen):
-        await trained(api, workers)
-        assert loops() == ["job team-a/digits"]
-        assert 'training_job="digits"' in (await fetched(chosen.metrics_port, "/metrics"))[1]
-        api.remove("heterotrainingjobs", "digits")
-        await until(lambda: not loops())
-        assert 'training_job="digits"' not in (await fetched(chosen.metrics_port, "/metrics"))[1]
-        assert api.names("pods") == []
-
-
 def owner_of(api: ApiServer, pod: str) -> str:
     """UID of a pod's job; empty as long as there is no such pod."""
     found = api.get("pods", pod)
     return "" if found is None else str(found["metadata"]["ownerReferences"][0]["uid"])
 
 
-async def test_job_of_the_same_name_is_another_job(api: ApiServer, workers: Workers) -> None:
-    async with operator():
+async def test_deleted_pod_restarts_the_workers_and_a_deleted_job_ends_its_loop_and_series_and_is_no_job_of_its_name(
+    api: ApiServer, workers: Workers
+) -> None:
+    chosen = options()
+    async with operator(chosen):
         await trained(api, workers)
+        assert loops() == ["job team-a/digits"]
+        assert 'training_job="digits"' in (await fetched(chosen.metrics_port, "/metrics"))[1]
+        api.remove("pods", NAMES[0])
+        await until(lambda: phase(api) == "Restarting")
+        assert "digits-small-0 was deleted" in status_of(api)["reason"]
         api.remove("heterotrainingjobs", "digits")
-        uid = api.put("heterotrainingjobs", JOB)["metadata"]["uid"]
+        await until(lambda: not loops())
+        assert 'training_job="digits"' not in (await fetched(chosen.metrics_port, "/metrics"))[1]
+        assert api.names("pods") == []
+        api.put("heterotrainingjobs", JOB)
+        await until(lambda: phase(api) == "Created")
+        api.remove("heterotrainingjobs", "digits")
+        uid = api.put("heterotrainingjobs", JOB)["metadata"]["uid"]  # at once
         await until(lambda: [owner_of(api, name) for name in NAMES] == [uid] * len(NAMES))
         await until(lambda: phase(api) == "Created")
         await until(lambda: loops() == ["job team-a/digits"])
@@ -125,11 +127,3 @@ async def test_invalid_job_says_so_once_and_is_steered_when_corrected(api: ApiSe
         api.change("heterotrainingjobs", "digits", {"spec": JOB["spec"] | {"batching": None}})
         await until(lambda: phase(api) == "Created")
         assert "Invalid" not in {condition["type"] for condition in status_of(api)["conditions"]}
-
-
-async def test_pod_that_was_deleted_restarts_the_workers(api: ApiServer, workers: Workers) -> None:
-    async with operator():
-        await trained(api, workers)
-        api.remove("pods", NAMES[0])
-        await until(lambda: phase(api) == "Restarting")
-        assert "digits-small-0 was deleted" in status_of(api)["reason"]

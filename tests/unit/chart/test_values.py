@@ -42,16 +42,12 @@ def settings(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]
 
 
 @pytest.mark.parametrize("folder", CHARTS, ids=lambda folder: folder.name)
-def test_defaults_fit_the_schema(folder: Path) -> None:
+def test_schema_knows_every_value_and_no_other_and_the_defaults_fit(folder: Path) -> None:
     schema = schema_of(folder)
     Draft7Validator.check_schema(schema)
     assert [error.message for error in Draft7Validator(schema).iter_errors(values_of(folder))] == []
-
-
-@pytest.mark.parametrize("folder", CHARTS, ids=lambda folder: folder.name)
-def test_schema_knows_every_value_and_no_other(folder: Path) -> None:
-    assert schema_of(folder)["additionalProperties"] is False
-    assert set(schema_of(folder)["properties"]) - {"global", "enabled"} == set(values_of(folder))
+    assert schema["additionalProperties"] is False
+    assert set(schema["properties"]) - {"global", "enabled"} == set(values_of(folder))
 
 
 def test_table_in_the_readme_has_every_value_with_its_default() -> None:
@@ -59,11 +55,8 @@ def test_table_in_the_readme_has_every_value_with_its_default() -> None:
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
     table = {row[0].strip("| `"): json.loads(row[1].strip("`")) for row in rows}
     assert table == dict(settings(values_of(CHARTS[0])))
-
-
-def test_part_is_set_to_what_it_has_by_itself() -> None:
-    crds = values_of(CHARTS[0])["crds"]
-    assert crds == {"enabled": True} | values_of(CHARTS[1])
+    part = values_of(CHARTS[0])["crds"]
+    assert part == {"enabled": True} | values_of(CHARTS[1]), "set to what it has by itself"
 
 
 def test_versions_are_those_of_the_package() -> None:
@@ -74,11 +67,8 @@ def test_versions_are_those_of_the_package() -> None:
         assert all(part["version"] == version for part in about.get("dependencies", ()))
 
 
-def test_template_of_the_resource_is_up_to_date() -> None:
+def test_template_of_the_resource_is_up_to_date_and_only_adds_annotations() -> None:
     assert (REPOSITORY / chart.PATH).read_text(encoding="utf-8") == chart.render()
-
-
-def test_template_of_the_resource_only_adds_annotations() -> None:
     actions = [line for line in chart.render().splitlines() if line.startswith("{{")]
     assert actions == ["{{- if .Values.keep }}", "{{- end }}"]
     plain = "\n".join(line for line in chart.render().splitlines() if line not in actions)

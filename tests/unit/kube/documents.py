@@ -11,9 +11,9 @@ import yaml
 
 from heterotrain_operator.api import HeteroTrainingJob, parse_manifest
 from heterotrain_operator.core.model import WorkerKey
+from kube_server.api_server import Document, merged
 
 HERE = Path(__file__).parent
-Document = dict[str, Any]
 
 JOB_UID = "7e9b8a30-52a6-4b5f-8f0f-0c2a3a3b7d11"
 SMALL = WorkerKey("small", 0, "digits-small-0")
@@ -33,22 +33,9 @@ def read(name: str) -> Any:
     return yaml.safe_load((HERE / name).read_text())
 
 
-def merged(document: Document, changes: Document) -> Document:
-    """As a JSON merge patch: objects are merged, null takes a field away, everything else replaces."""
-    result = copy.deepcopy(document)
-    for name, value in changes.items():
-        if value is None:
-            result.pop(name, None)
-        elif isinstance(value, dict) and isinstance(result.get(name), dict):
-            result[name] = merged(result[name], value)
-        else:
-            result[name] = copy.deepcopy(value)
-    return result
-
-
 def pod(changes: Document | None = None) -> Document:
     """A worker's pod that trains, changed by a merge patch."""
-    return merged(read("pod.yaml"), changes or {})
+    return merged(copy.deepcopy(read("pod.yaml")), changes or {})
 
 
 def job(

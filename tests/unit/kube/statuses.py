@@ -12,7 +12,8 @@ from heterotrain_operator.core.model import Condition, Decision, JobPhase, Seen,
 from heterotrain_operator.core.remembered.job import RestartBudget, Start
 from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Remedy, Verdict
-from unit.kube.documents import Document, job
+from kube_server.api_server import Document
+from unit.kube.documents import job
 
 NOW = 1769860800.0  # 2026-01-31T12:00:00Z
 BATCHES = {"digits-small-0": 48, "digits-small-1": 48, "digits-large-0": 96}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from heterotrain_operator.clusters.kube.api_server.gateway import Gateway
+import pytest
+
+from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.objects.names import ANNOTATION_PLAN, LABEL_JOB
 from heterotrain_operator.core.model import Decision, Event
 from heterotrain_operator.core.state import Remembered
@@ -144,6 +146,12 @@ def test_group_whose_template_is_refused_keeps_no_other_from_being_tried(world: 
     world.round()
     assert tries == [NAMES[0]]
     assert api.names("pods") == [NAMES[2]]
+
+
+def test_api_server_in_trouble_refuses_no_pods(world: World, api: ApiServer) -> None:
+    api.refuse = refusing("create", "pods", 503)
+    with pytest.raises(GatewayError, match=r"create Pod digits-small-0: why not.*HTTP 503"):
+        world.round()
 
 
 def test_events_are_of_their_job_and_cut_to_what_is_admitted_and_one_that_is_lost_stops_nothing(

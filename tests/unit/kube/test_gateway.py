@@ -17,8 +17,8 @@ from heterotrain_operator.clusters.kube.api_server.gateway import ConflictError,
 from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.api_server.transport import BrokenOffError, PatientClient
 from hostile import spoilt_text
-from kube_server.api_server import CUT, ApiServer, StatusError
-from unit.kube.worlds import JOB
+from kube_server.api_server import CUT, ApiServer
+from unit.kube.worlds import JOB, refusing
 
 MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "namespace": "team-a"}, "data": {"a": "1"}}
 POD = {"metadata": {"name": "p", "labels": {"job": "digits"}}, "spec": {}}
@@ -82,20 +82,15 @@ def test_only_the_very_object_is_deleted_or_gets_a_status(gateway: Gateway, api:
     assert "status" not in api.the("heterotrainingjobs", "digits")
 
 
-# --- trouble ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("code", [401, 422, 503])
 def test_refusal_says_what_was_asked_and_why_not(gateway: Gateway, api: ApiServer, code: int) -> None:
     made = api.put("heterotrainingjobs", JOB)
 
-    def refuse(verb: str, plural: str, name: str) -> None:
-        raise StatusError(code, "Refused", "not today", causes=[{"field": "status.phase"}])
-
-    api.refuse = refuse
-    with pytest.raises(GatewayError, match=rf"^get ConfigMap m: not today \(HTTP {code}\)$") as caught:
+    api.refuse = refusing("*", "configmaps", code, "not today")
+    with pytest.raises(GatewayError, match=rf"^get ConfigMap m: not today: m \(HTTP {code}\)$") as caught:
         gateway.read("ConfigMap", "team-a", "m")
     assert caught.value.status == code
+    api.refuse = refusing("patch", "heterotrainingjobs", code, "not today")
     with pytest.raises(GatewayError, match="not today"):
         gateway.write_status("team-a", "digits", uid(made), {"phase": "7"})
 
@@ -170,8 +165,6 @@ def test_event_that_is_too_large_ends_the_watch(
     with pytest.raises(BrokenOffError, match="watch Pod: an event is larger than 100 bytes"):
         next(watched(gateway))
 
-
-# --- answers of whatever stands in the API server's place --------------------------------------------------------
 
 STATUS = {
     "kind": "Status",

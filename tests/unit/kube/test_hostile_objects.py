@@ -22,7 +22,8 @@ from heterotrain_operator.clusters.kube.observe.pod_facts import NO_INDEX, pod_f
 from heterotrain_operator.clusters.kube.status.job_status import invalid_status, next_status, outcome_in
 from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
 from hostile import ODD_TEXT, spoilt, spoilt_text
-from unit.kube.documents import JOB_UID, Document, job, merged, pod, read
+from kube_server.api_server import Document, merged
+from unit.kube.documents import JOB_UID, job, pod, read
 from unit.kube.statuses import MEMORY, NOW, decision, status, training, worker
 
 SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]

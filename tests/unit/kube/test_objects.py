@@ -19,7 +19,8 @@ from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.remembered.job import RestartBudget
 from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.state import Remembered
-from unit.kube.documents import JOB_UID, SMALL, Document, groups, job, pod
+from kube_server.api_server import Document
+from unit.kube.documents import JOB_UID, SMALL, groups, job, pod
 
 KUBERNETES = "1.34"
 PEERS = ({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ops"}}},)

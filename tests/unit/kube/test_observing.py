@@ -13,9 +13,10 @@ from heterotrain_operator.clusters.kube.objects.names import PLAN_KEY
 from heterotrain_operator.clusters.kube.observe.job_pods import Absences
 from heterotrain_operator.clusters.kube.observe.nodes import FRESH_SECONDS, Nodes
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts, pod_facts, worker_seen
+from heterotrain_operator.clusters.kube.observe.watched import Index
 from heterotrain_operator.core.model import WorkerMetrics
-from kube_server.api_server import ApiServer, StatusError
-from unit.kube.documents import JOB_UID, Document, merged, pod, read
+from kube_server.api_server import ApiServer, Document, StatusError, merged
+from unit.kube.documents import JOB_UID, pod, read
 from unit.kube.worlds import NAMES, World, refusing, written
 
 CASES: list[Document] = read("ended_pods.yaml")
@@ -144,9 +145,6 @@ def test_metrics_of_a_pod_that_cannot_serve_any_are_left_out() -> None:
         assert worker_seen(facts_of(**status), METRICS, node_lost=False).metrics is None, status
 
 
-# --- nodes
-
-
 @pytest.mark.parametrize(
     ("kind", "status", "lost"),
     [
@@ -193,7 +191,17 @@ def test_nodes_that_must_not_be_read_are_not_lost_and_reported_once(
     assert len(asked) == 2
 
 
-# --- members that a watch does not show
+def test_objects_are_found_by_their_job_as_they_were_put_last() -> None:
+    ours, theirs, index = ("team-a", "a"), ("team-a", "b"), Index[str]()
+    for uid, value in (("1", "old"), ("2", "other"), ("1", "new")):
+        index.put(ours, uid, value)
+    assert (sorted(index.of(ours)), index.of(theirs)) == (["new", "other"], [])
+    index.put(theirs, "1", "another job's now")
+    assert (index.of(ours), index.of(theirs)) == (["other"], ["another job's now"])
+    for _ in range(2):
+        index.remove("2")
+    assert index.of(ours) == []
+
 
 LEADER = NAMES[0]
 
@@ -214,7 +222,8 @@ def test_member_that_an_index_lacks_after_a_takeover_costs_nobody_anything(world
 def test_members_that_are_gone_are_asked_for_once(world: World, api: ApiServer) -> None:
     world.train()
     api.remove("pods", LEADER, watched=False)
-    api.put("pods", {"metadata": {"name": LEADER}})  # another pod, which is not taken for the member
+    owners = [{"kind": "HeteroTrainingJob", "name": "digits", "uid": world.uid, "controller": True}]
+    api.put("pods", {"metadata": {"name": LEADER, "ownerReferences": owners}})  # another pod than the member
     api.reads.clear()
     assert world.round(pods=[pod for pod in world.pods if pod.name != LEADER]).phase == "Restarting"
     api.remove("pods", LEADER)

@@ -10,8 +10,8 @@ from heterotrain_operator.clusters.kube.objects.owned import NameTakenError
 from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.model import Decision, WorkerKey
 from heterotrain_operator.core.state import Remembered
-from kube_server.api_server import ApiServer, StatusError
-from unit.kube.worlds import NAMES, World, owner, written
+from kube_server.api_server import ApiServer
+from unit.kube.worlds import NAMES, World, owner, refusing, written
 
 LEADER = NAMES[0]
 FIRST = WorkerKey("small", 0, LEADER)
@@ -65,6 +65,7 @@ def test_pod_of_another_job_whose_name_is_ours_says_whose_it_is(world: World, ap
         world.round(11)
     assert f"Pod team-a/{LEADER} belongs to another job, digits-small" in world.status["reason"]
     assert owner(api, "pods", LEADER) == "another"
+    assert LEADER not in {worker.name for worker in world.look()[0].workers}
 
 
 @pytest.mark.parametrize(("plural", "name"), [("services", "digits"), ("networkpolicies", "digits-workers")])
@@ -114,9 +115,6 @@ def test_pods_that_went_with_their_job_do_not_come_back(world: World, api: ApiSe
     assert written(api, "pods", "services", "secrets") == []
 
 
-# --- the secret and the network policy ---------------------------------------------------------------------------
-
-
 def secrets_of(api: ApiServer) -> dict[str, str]:
     """Secrets and what they hold."""
     return {name: api.the("secrets", name)["stringData"]["secret"] for name in api.names("secrets")}
@@ -164,11 +162,7 @@ def test_secret_stays_the_same_for_the_next_operator_and_is_never_read_and_is_an
 def test_job_whose_secret_is_refused_says_so_and_starts_its_workers_once_it_is_not(
     world: World, api: ApiServer, code: int
 ) -> None:
-    def refuse(verb: str, plural: str, name: str) -> None:
-        if plural == "secrets":  # a quota that others change at the same time answers with a conflict
-            raise StatusError(code, "Conflict" if code == 409 else "Forbidden", "no secrets today")
-
-    api.refuse = refuse
+    api.refuse = refusing("write", "secrets", code, "no secrets today")  # 409: a quota that others change meanwhile
     world.round()
     assert api.names("pods") == [], "they would wait for a secret that nobody makes"
     assert "FailedCreatePod" in world.events

@@ -24,8 +24,8 @@ from heterotrain_operator.clusters.kube.observe.sources import (
 from heterotrain_operator.metrics.client import Client
 from heterotrain_operator.metrics.prometheus import REFUSES, Reading
 from heterotrain_operator.metrics.shares import Shares
-from kube_server.api_server import ApiServer
-from unit.kube.documents import Document, job
+from kube_server.api_server import ApiServer, Document
+from unit.kube.documents import job
 from unit.kube.worlds import refusing
 from unit.metrics.servers import Script, serving
 

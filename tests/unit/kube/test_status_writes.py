@@ -17,8 +17,9 @@ from heterotrain_operator.clusters.kube.status.job_status import invalid_status,
 from heterotrain_operator.clusters.kube.status.schema import checked
 from heterotrain_operator.core.model import Condition, Decision, JobPhase, Seen
 from heterotrain_operator.core.remembered.members import Passage, Passages
+from kube_server.api_server import Document
 from unit.core.traces import World
-from unit.kube.documents import Document, job
+from unit.kube.documents import job
 from unit.kube.statuses import MEMORY, NOW, VERDICT, condition, decision, plan, status, training
 
 UNBALANCED = Condition("Balanced", False, "Unbalanced", "as measured")
@@ -92,8 +93,6 @@ def test_countdown_is_no_news_but_another_reason_is() -> None:
     )
     assert worth_writing(before, status(before, decided=decision("Restarting", "waiting for digits-small-0")), 1.0)
 
-
-# --- a job that is refused
 
 PROBLEMS = (Problem("spec.batching.policy", "Greedy is not a known policy"), Problem("spec.training", "is odd"))
 

@@ -19,8 +19,8 @@ from heterotrain_operator.core.model import Decision, Seen, WorkerMetrics
 from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.loop import Loop
 from heterotrain_operator.metrics.prometheus import Reading
-from kube_server.api_server import ApiServer, StatusError
-from unit.kube.documents import CONTAINER, Document, merged
+from kube_server.api_server import ApiServer, Document, StatusError, merged
+from unit.kube.documents import CONTAINER
 
 NOW = 1769860800.0  # 2026-01-31T12:00:00Z
 NAMES = ("digits-small-0", "digits-small-1", "digits-large-0")
@@ -222,10 +222,10 @@ def written(api: ApiServer, *plurals: str) -> list[tuple[str, str, str]]:
 
 
 def refusing(verb: str, plural: str, code: int = 500, reason: str = "why not") -> Callable[[str, str, str], None]:
-    """What `ApiServer.refuse` may be, to refuse one verb on one kind."""
+    """What `ApiServer.refuse` may be, to refuse one verb, or all (`*`), or all that write (`write`), on one kind."""
 
     def refuse(asked: str, kind: str, name: str) -> None:
-        if (asked, kind) == (verb, plural):
+        if kind == plural and (verb in (asked, "*") or (verb == "write" and asked not in ("get", "list"))):
             raise StatusError(code, "Refused", f"{reason}: {name}", causes=[{"field": "spec"}])
 
     return refuse

@@ -28,8 +28,8 @@ from heterotrain_operator.core.model import (
 from heterotrain_operator.core.remembered.batching import Batching
 from heterotrain_operator.core.remembered.job import RestartBudget
 from heterotrain_operator.core.state import Remembered
-from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Remedy, Verdict
 from heterotrain_operator.metrics.own import OperatorMetrics
+from unit.kube.statuses import VERDICT
 from unit.metrics.promql import Exported, exported_by
 from unit.metrics.servers import Script, matrix, serving
 
@@ -51,21 +51,7 @@ DECISION = Decision(
         Condition("Balanced", False, "OutOfBalance", "the slowest takes long"),
     ),
     imbalance=0.5,
-    stragglers=(
-        Verdict(
-            worker="digits-cpu-1",
-            group="cpu",
-            grounds=Grounds.ITSELF,
-            slowdown=2.0,
-            since_step=180,
-            cause="Neighbour",
-            throttled=None,
-            waiting=0.1,
-            remedy=Remedy.REPLACE,
-            outlooks=None,
-            budget=Budget(3, 60.0),
-        ),
-    ),
+    stragglers=(replace(VERDICT, worker="digits-cpu-1", group="cpu", cause="Neighbour"),),
 )
 MEMORY = Remembered(batching=Batching(adjustments=3), budget=RestartBudget(restarts=1))
 

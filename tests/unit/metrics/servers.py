@@ -34,6 +34,7 @@ class Script:
     authorization: str | None = None
     silent: threading.Event | None = None
     asked: list[tuple[str, dict[str, list[str]]]] = field(default_factory=list)
+    connections: set[object] = field(default_factory=set)
 
 
 @contextlib.contextmanager
@@ -41,8 +42,12 @@ def serving(script: Script, authority: trustme.CA | None = None) -> Iterator[str
     """Serve by the script, with TLS if an authority is given; the URL."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = 10
+
         def do_GET(self) -> None:
             parts = urllib.parse.urlsplit(self.path)
+            script.connections.add(self.client_address)
             script.asked.append((parts.path, urllib.parse.parse_qs(parts.query)))
             if script.silent is not None:
                 script.silent.wait()

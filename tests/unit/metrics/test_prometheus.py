@@ -30,8 +30,8 @@ from heterotrain_operator.metrics.prometheus import (
     query_of,
 )
 from heterotrain_operator.metrics.workers import MAX_SIZES
-from unit.metrics.hostile import DAWDLERS, FLOODERS, Behaviour, costly_matrix, hostile
-from unit.metrics.servers import NOW, WORKER, Script, matrix, problem, read, row, scrape, serving, source
+from unit.metrics.hostile import costly_matrix, dripping_body, endless_body, hostile
+from unit.metrics.servers import NOW, WORKER, Row, Script, matrix, problem, read, row, scrape, serving, source
 
 
 def test_raw_samples_of_the_jobs_workers_are_asked_for_and_names_cannot_leave_their_quotes(
@@ -69,27 +69,37 @@ def test_samples_older_than_the_limit_do_not_count(url: str, script: Script) -> 
         assert (read(url) is not None) is counts
 
 
-def test_figures_of_one_scrape_are_not_mixed_with_older_ones(url: str, script: Script) -> None:
-    script.answer = matrix(
-        row(table.PLAN_VERSION.name, [(-6, 7), (-1, 7)]),
-        row(table.STEPS.series, [(-6, 10), (-1, 20)]),
-        row(table.LOSS.name, [(-6, 1.5)]),  # not exported any more
-    )
-    metrics = read(url)
-    assert metrics is not None
-    assert (metrics.steps, metrics.loss) == (20.0, None)
-
-
-def test_series_of_a_new_version_replace_those_of_the_old_one(url: str, script: Script) -> None:
-    script.answer = matrix(*scrape(-2, version=7, steps=90, own=9.0), *scrape(-1, version=8, steps=1, own=0.1))
-    assert read(url) == WorkerMetrics(plan_version=8, steps=1.0, own_seconds=0.1)
-
-
-def test_restarted_worker_counts_although_its_predecessor_followed_a_later_version(url: str, script: Script) -> None:
-    before = scrape(-9, version=12, steps=500, instance="10.0.0.7:9400")
-    after = scrape(-1, version=0, steps=0, own=0.0, instance="10.0.0.9:9400")
-    script.answer = matrix(*before, *after)
-    assert read(url) == WorkerMetrics(plan_version=0)
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        # a loss that is not exported any more
+        (
+            [*scrape(-6), *scrape(-1, steps=20, own=5.0), row(table.LOSS.name, [(-6, 1.5)])],
+            WorkerMetrics(plan_version=7, steps=20.0, own_seconds=5.0),
+        ),
+        (
+            [*scrape(-2, version=7, steps=90, own=9.0), *scrape(-1, version=8, steps=1, own=0.1)],
+            WorkerMetrics(plan_version=8, steps=1.0, own_seconds=0.1),
+        ),
+        # a restarted worker, whose predecessor followed a later version
+        (
+            [*scrape(-9, version=12, instance="a"), *scrape(-1, version=0, steps=0, own=0.0, instance="b")],
+            WorkerMetrics(plan_version=0),
+        ),
+        # two servers that watch one worker
+        (
+            [*scrape(-2, steps=10, own=1.0, prometheus="a"), *scrape(-1, steps=11, own=1.1, prometheus="b")],
+            WorkerMetrics(plan_version=7, steps=11.0, own_seconds=1.1),
+        ),
+        ([row(table.PLAN_VERSION.name, [(-2, 7), (-1, "NaN")])], None),
+    ],
+    ids=["older scrape", "new version", "restarted", "two servers", "ended"],
+)
+def test_figures_are_those_of_one_scrape_the_newest(
+    url: str, script: Script, rows: list[Row], expected: WorkerMetrics | None
+) -> None:
+    script.answer = matrix(*rows)
+    assert read(url) == expected
 
 
 def test_samples_from_before_a_pod_was_created_are_not_its_own(url: str, script: Script) -> None:
@@ -97,20 +107,6 @@ def test_samples_from_before_a_pod_was_created_are_not_its_own(url: str, script:
     asked = source(url)
     assert asked.read(since={WORKER: NOW - 10}).metrics[WORKER] is not None
     assert asked.read(since={WORKER: NOW - 8}).metrics[WORKER] is None
-
-
-def test_two_servers_that_watch_one_worker_are_not_mixed(url: str, script: Script) -> None:
-    script.answer = matrix(
-        *scrape(-2, steps=10, own=1.0, prometheus="a"),
-        *scrape(-1, steps=11, own=1.1, prometheus="b"),
-    )
-    assert read(url) == WorkerMetrics(plan_version=7, steps=11.0, own_seconds=1.1)
-
-
-def test_series_that_has_ended_does_not_count(url: str, script: Script) -> None:
-    for ended in ("NaN", "+Inf"):
-        script.answer = matrix(row(table.PLAN_VERSION.name, [(-2, 7), (-1, ended)]))
-        assert read(url) is None
 
 
 def test_only_the_workers_asked_for_are_told_and_all_of_them(url: str, script: Script) -> None:
@@ -210,13 +206,10 @@ def test_server_that_refuses_is_not_told_from_one_that_is_silent_or_unknown(
     assert problem("http://prometheus.invalid:9090", allowed=["*"]) == UNREACHABLE
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "told"),
-    [*((each, UNREACHABLE) for each in DAWDLERS), *((each, ANSWERS_WRONGLY) for each in FLOODERS)],
-)
-def test_server_that_never_ends_its_answer_is_left_in_time(behaviour: Behaviour, told: str) -> None:
-    with hostile(behaviour) as (one,):
-        assert problem(f"http://{one.address}", timeout_seconds=0.2) == told
+def test_server_that_never_ends_its_answer_is_left_in_time() -> None:
+    for behaviour, told in ((dripping_body, UNREACHABLE), (endless_body, ANSWERS_WRONGLY)):
+        with hostile(behaviour) as (one,):
+            assert problem(f"http://{one.address}", timeout_seconds=0.2) == told
 
 
 @pytest.mark.parametrize(
