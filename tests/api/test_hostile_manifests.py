@@ -62,9 +62,7 @@ GRACE = "spec.workerGroups[0].template.spec.terminationGracePeriodSeconds"
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_value_that_no_api_server_stores_is_a_problem_at_its_place(
-    changed: Change, path: str, value: object, why: str
-) -> None:
+def test_value_that_no_api_server_stores_is_a_problem(changed: Change, path: str, value: object, why: str) -> None:
     with pytest.raises(ManifestError) as caught:
         parse_manifest(changed({path: value}))
     (problem,) = caught.value.problems

@@ -119,9 +119,7 @@ def test_good_manifest_is_admitted_by_both_with_the_same_defaults_and_survives_a
         ({"spec.batching": {"deadBand": float("nan")}}, ["spec.batching.deadBand"]),
     ],
 )
-def test_all_problems_are_reported_at_once_one_per_line(
-    change: dict[str, Any], lines: list[str], changed: Change
-) -> None:
+def test_all_problems_are_reported_at_once(change: dict[str, Any], lines: list[str], changed: Change) -> None:
     found = [line if line in lines else line.split(": ")[0] for line in map(str, _problems(changed(change)))]
     assert sorted(found) == sorted(lines)
 
@@ -151,9 +149,7 @@ def test_both_judge_the_replicas_that_hold(
     assert [problem.path.rpartition(".")[2] for problem in (_problems(alone) if wrong else ())] == wrong
 
 
-def test_of_a_job_of_several_groups_it_is_reported_only_that_replicas_are_for_one(
-    changed: Change, admit: Callable[..., list[str]]
-) -> None:
+def test_replicas_of_a_job_of_several_groups_are_refused(changed: Change, admit: Callable[..., list[str]]) -> None:
     document = changed({"spec.replicas": 9})
     assert [problem.path for problem in _problems(document)] == ["spec.replicas"]
     assert admit(document) == ["spec.replicas is only for jobs with one worker group; set spec.workerGroups[].replicas"]

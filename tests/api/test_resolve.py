@@ -162,9 +162,7 @@ def unread_fields(model: type[Model], where: str, read: set[tuple[type, str]]) -
             yield from unread_fields(inner, path, read)
 
 
-def test_every_field_is_resolved_or_read_elsewhere(
-    alone: Document, changed: Change, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_field_is_read_somewhere(alone: Document, changed: Change, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a field that is admitted and documented would silently be ignored."""
     target = {"metric": "accuracy", "value": 0.25, "mode": "Max"}
     alone["spec"]["training"] = {"batchSizePerWorker": 32, "steps": 10}

@@ -127,7 +127,7 @@ async def test_operator_that_goes_on_after_another_keeps_the_plan_and_lists_agai
     assert {act[:2] for act in acts(api)} <= {("patch", "pods")}, "touches, of a slow machine that loses a scrape"
 
 
-async def test_liveness_fails_once_nobody_asks_for_the_lease(
+async def test_liveness_fails_without_asking_leases(
     site: Site, api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
@@ -172,7 +172,7 @@ async def test_operator_goes_on_when_the_api_server_is_back(site: Site, api: Api
         assert phase(api) == "Running"
 
 
-async def test_jobs_that_were_deleted_meanwhile_are_not_begun_again_nor_kept(
+async def test_jobs_deleted_meanwhile_are_not_begun_again_nor_kept(
     site: Site, api: ApiServer, workers: Workers
 ) -> None:
     async with operator():

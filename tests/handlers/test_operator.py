@@ -53,7 +53,7 @@ async def test_job_gets_its_parts_and_only_what_the_operator_has_a_right_to_is_r
     assert ("list", "pods", LABEL_JOB) in api.reads
 
 
-async def test_operator_of_all_namespaces_steers_jobs_anywhere_with_policies_where_the_chart_says_so(
+async def test_operator_of_all_namespaces_steers_jobs_anywhere_with_policies(
     api: ApiServer,
 ) -> None:
     async with operator(options(watched=(), metrics_from=({"namespaceSelector": {}},))):

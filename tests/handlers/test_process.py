@@ -59,7 +59,7 @@ def test_process_steers_may_open_as_many_files_as_allowed_and_at_sigterm_leaves_
 
 
 @pytest.mark.usefixtures("site")
-def test_namespaces_whose_rights_are_gone_do_not_keep_it_from_the_others_and_end_it_if_there_are_none(
+def test_namespaces_whose_rights_are_gone_are_left_out_and_none_is_the_end(
     api: ApiServer,
 ) -> None:
     api.put("heterotrainingjobs", JOB)

@@ -112,9 +112,7 @@ def quota(api: ApiServer, most: int) -> list[str]:
     return tries
 
 
-def test_thousand_workers_under_a_quota_cost_a_handful_of_refusals_and_one_event(
-    api: ApiServer, gateway: Gateway
-) -> None:
+def test_thousand_workers_under_a_quota_cost_few_refusals_and_one_event(api: ApiServer, gateway: Gateway) -> None:
     template = JOB["spec"]["workerGroups"][0]["template"]
     groups = [{"name": "small", "replicas": 1000, "template": template}]
     world = World(api, gateway, {"workerGroups": groups, "training": {"globalBatchSize": 2000}})
@@ -154,9 +152,7 @@ def test_api_server_in_trouble_refuses_no_pods(world: World, api: ApiServer) -> 
         world.round()
 
 
-def test_events_are_of_their_job_and_cut_to_what_is_admitted_and_one_that_is_lost_stops_nothing(
-    world: World, api: ApiServer
-) -> None:
+def test_events_are_of_their_job_and_cut_short_and_a_lost_one_stops_nothing(world: World, api: ApiServer) -> None:
     api.refuse = refusing("create", "events", 403)
     world.round()
     assert (world.status["phase"], world.events) == ("Created", [])

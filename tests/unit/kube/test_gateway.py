@@ -114,7 +114,7 @@ def test_server_that_is_away_or_says_nothing_is_given_up(monkeypatch: pytest.Mon
             asked.read("Pod", "team-a", "p")
 
 
-def test_answer_that_is_too_large_is_not_read_to_its_end(
+def test_answer_too_large_is_not_read_to_its_end(
     gateway: Gateway, api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("pods", {**POD, "spec": {"much": "x" * 500}})
@@ -129,9 +129,7 @@ def test_answer_that_is_too_large_is_not_read_to_its_end(
 
 
 @pytest.mark.parametrize("name", ["a#b", "a?watch=true", "../../../../version", "%2e%2e", "a b"])
-def test_namespaces_and_names_stay_parts_of_the_path_whatever_they_hold(
-    name: str, gateway: Gateway, api: ApiServer
-) -> None:
+def test_namespaces_and_names_stay_parts_of_the_path(name: str, gateway: Gateway, api: ApiServer) -> None:
     assert gateway.read("ConfigMap", "team-a", name) is None
     assert gateway.listed("Pod", name)["items"] == []
     quoted = quote(name, safe="")
@@ -156,9 +154,7 @@ def test_watch_that_breaks_off_is_an_error_after_what_it_showed(gateway: Gateway
         next(events)
 
 
-def test_event_that_is_too_large_ends_the_watch(
-    gateway: Gateway, api: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_event_too_large_ends_the_watch(gateway: Gateway, api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heterotrain_operator.clusters.kube.api_server.transport.PIECE_BYTES", 64)
     monkeypatch.setattr("heterotrain_operator.clusters.kube.api_server.transport.LONGEST_EVENT_BYTES", 100)
     api.scripts = [[{"type": "ADDED", "object": {"much": "x" * 500}}]]

@@ -45,9 +45,7 @@ def admitted(document: Document) -> None:
 
 
 @given(LABEL, LIMITS, spoilt_text({"finished": True, "step": 3, "message": "x", "askedToStop": True}), st.booleans())
-def test_any_pod_becomes_a_worker_whose_status_the_cluster_takes(
-    index: str, limit: str, words: str, gone: bool
-) -> None:
+def test_any_pod_becomes_a_worker_whose_status_is_admitted(index: str, limit: str, words: str, gone: bool) -> None:
     labels = {"heterotrain.dev/worker-index": index, "heterotrain.dev/worker-group": index}
     body = merged(ended_with(words), {"metadata": {"labels": labels}})
     body["spec"]["containers"][0]["resources"] = {"limits": {"cpu": limit}}
@@ -80,9 +78,7 @@ TEXTS = spoilt_text(json.loads(PLAN.to_json()), json.loads(MEMORY.to_json()))
 
 
 @given(st.fixed_dictionaries({}, optional={PLAN_KEY: TEXTS, MEMORY_KEY: TEXTS | st.just("")}), PACKED, st.booleans())
-def test_any_config_map_is_a_plan_and_a_memory_or_says_what_is_wrong(
-    data: dict[str, str], packed: str, with_packed: bool
-) -> None:
+def test_any_config_map_is_read_or_says_what_is_wrong(data: dict[str, str], packed: str, with_packed: bool) -> None:
     body = {**PLAN_MAP, "data": data, **({"binaryData": {PACKED_MEMORY_KEY: packed}} if with_packed else {})}
     stored = read_plan_map(body)
     assert (stored.plan is None) == (PLAN_KEY not in data or bool(stored.plan_problem))

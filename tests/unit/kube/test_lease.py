@@ -70,9 +70,7 @@ def run_out(replica: Replica) -> None:
     election.observed_time_milliseconds -= (LEASE_SECONDS + 1) * 1000
 
 
-def test_one_of_two_replicas_leads_and_the_other_is_stopped_at_the_fence(
-    first: Replica, second: Replica, api: ApiServer
-) -> None:
+def test_one_of_two_replicas_leads_and_the_other_is_fenced(first: Replica, second: Replica, api: ApiServer) -> None:
     assert [first.ask(), second.ask(), first.ask(2), second.ask(2)] == [True, False, True, False]
     assert holder(api) == "first"
     assert (first.reported, second.reported) == ([True], [])
@@ -83,9 +81,7 @@ def test_one_of_two_replicas_leads_and_the_other_is_stopped_at_the_fence(
     assert first.leadership.leading
 
 
-def test_other_replica_takes_over_when_the_lease_has_run_out_and_keeps_it(
-    first: Replica, second: Replica, api: ApiServer
-) -> None:
+def test_other_replica_takes_over_once_the_lease_has_run_out(first: Replica, second: Replica, api: ApiServer) -> None:
     first.ask()
     second.ask()
     run_out(second)
@@ -97,9 +93,7 @@ def test_other_replica_takes_over_when_the_lease_has_run_out_and_keeps_it(
     assert first.reported == [True, False]
 
 
-def test_other_replica_takes_over_at_once_when_the_lease_is_given_back(
-    first: Replica, second: Replica, api: ApiServer
-) -> None:
+def test_other_replica_takes_over_a_lease_that_is_given_back(first: Replica, second: Replica, api: ApiServer) -> None:
     first.ask()
     assert not second.ask()
     first.leave()

@@ -68,7 +68,7 @@ def test_pod_of_another_job_whose_name_is_ours_says_whose_it_is(world: World, ap
 
 
 @pytest.mark.parametrize(("plural", "name"), [("services", "digits"), ("networkpolicies", "digits-workers")])
-def test_service_and_policy_of_an_earlier_job_are_taken_over(
+def test_service_and_policy_of_earlier_jobs_are_taken_over(
     world: World, api: ApiServer, plural: str, name: str
 ) -> None:
     world.train()
@@ -78,9 +78,7 @@ def test_service_and_policy_of_an_earlier_job_are_taken_over(
 
 
 @pytest.mark.parametrize(("plural", "name"), [("services", "digits"), ("configmaps", "digits-plan")])
-def test_what_a_user_has_under_a_name_of_ours_stays_as_it_is(
-    world: World, api: ApiServer, plural: str, name: str
-) -> None:
+def test_what_a_user_has_under_our_names_stays_as_it_is(world: World, api: ApiServer, plural: str, name: str) -> None:
     mine = api.put(plural, {"metadata": {"name": name}, "data": {"mine": "1"}})
     for _ in range(2):
         with pytest.raises(NameTakenError, match=f"team-a/{name} exists already and is not this job's") as caught:
@@ -134,9 +132,7 @@ def test_secret_is_there_before_the_pods_that_need_it_and_belongs_to_the_job(wor
         assert entry["valueFrom"] == {"secretKeyRef": {"name": name, "key": "secret"}}
 
 
-def test_secret_stays_the_same_for_the_next_operator_and_is_never_read_and_is_another_jobs_no_more(
-    world: World, api: ApiServer
-) -> None:
+def test_secret_is_the_same_for_the_next_operator_unread_and_not_the_next_jobs(world: World, api: ApiServer) -> None:
     world.round()
     before = secrets_of(api)
     world.metrics_from = None
@@ -158,9 +154,7 @@ def test_secret_stays_the_same_for_the_next_operator_and_is_never_read_and_is_an
 
 
 @pytest.mark.parametrize("code", [403, 409])
-def test_job_whose_secret_is_refused_says_so_and_starts_its_workers_once_it_is_not(
-    world: World, api: ApiServer, code: int
-) -> None:
+def test_job_whose_secret_is_refused_says_so_until_it_is_not(world: World, api: ApiServer, code: int) -> None:
     api.refuse = refusing("write", "secrets", code, "no secrets today")  # 409: a quota that others change meanwhile
     world.round()
     assert api.names("pods") == [], "they would wait for a secret that nobody makes"

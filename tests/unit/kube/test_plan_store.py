@@ -57,9 +57,7 @@ def test_memory_that_holds_what_only_a_failure_teaches_is_written(world: World, 
 
 
 @pytest.mark.parametrize("died", [False, True])
-def test_plan_that_could_not_be_delivered_is_by_its_writer_or_the_next_operator(
-    world: World, api: ApiServer, died: bool
-) -> None:
+def test_plan_not_delivered_is_by_its_writer_or_the_next_operator(world: World, api: ApiServer, died: bool) -> None:
     world.train()
     api.refuse = refusing("patch", "pods")
     with pytest.raises(GatewayError, match="patch Pod digits-small-0"):
@@ -74,9 +72,7 @@ def test_plan_that_could_not_be_delivered_is_by_its_writer_or_the_next_operator(
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_plan_that_somebody_damaged_or_deleted_is_restored_with_the_same_batches(
-    world: World, api: ApiServer, deleted: bool
-) -> None:
+def test_plan_damaged_or_deleted_is_restored_with_its_batches(world: World, api: ApiServer, deleted: bool) -> None:
     plan = world.train()
     if deleted:
         api.remove("configmaps", "digits-plan")

@@ -114,9 +114,7 @@ def test_plan_is_looked_after_until_it_is_followed_and_its_first_steps_are_over(
     assert job.look(FOLLOWING_SECONDS) == ANNOUNCED.quiet_seconds
 
 
-def test_job_that_is_over_is_not_run_again_though_nobody_remembers_it(
-    steer: Callable[..., Steered], api: ApiServer
-) -> None:
+def test_job_that_is_over_and_forgotten_is_not_run_again(steer: Callable[..., Steered], api: ApiServer) -> None:
     job = steer(runPolicy={"cleanPodPolicy": "All"})
     job.train()
     job.finish()
@@ -145,9 +143,7 @@ def test_job_that_is_over_is_left_alone_until_its_time_has_come(steer: Callable[
     assert api.names("heterotrainingjobs") == []
 
 
-def test_job_and_status_of_a_newer_operator_are_gone_on_from_by_what_is_known(
-    job: Steered, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_job_and_status_of_a_newer_operator_are_gone_on_from(job: Steered, caplog: pytest.LogCaptureFixture) -> None:
     newer = merged(job.world.body, {"spec": {"powerCap": {"watts": 300}}})
     job.once(job.world.versions, body=newer)
     assert sorted(pod.name for pod in job.world.pods) == sorted(NAMES)
@@ -164,9 +160,7 @@ def test_job_and_status_of_a_newer_operator_are_gone_on_from_by_what_is_known(
 
 @pytest.mark.parametrize("seconds", [700, -700, 1e6])
 @pytest.mark.parametrize("failing", ["", "configmaps", "events", "heterotrainingjobs"])
-def test_clock_that_leaps_is_no_worker_that_hangs_also_while_a_write_fails(
-    job: Steered, api: ApiServer, failing: str, seconds: float
-) -> None:
+def test_clock_that_leaps_is_no_worker_that_hangs(job: Steered, api: ApiServer, failing: str, seconds: float) -> None:
     job.train()
     job.world.workers.follow(job.world.plan)
     job.look()
@@ -194,9 +188,7 @@ def test_job_whose_name_is_taken_says_so_and_looks_now_and_then(job: Steered, ap
 
 
 @pytest.mark.parametrize("kind", ["configmaps", "services"])
-def test_refusal_of_what_a_job_needs_is_in_its_status_until_it_is_not_refused(
-    job: Steered, api: ApiServer, kind: str
-) -> None:
+def test_refusal_of_what_a_job_needs_is_in_its_status(job: Steered, api: ApiServer, kind: str) -> None:
     api.refuse = refusing("write", kind, 403, "exceeded quota: team")
     with contextlib.suppress(GatewayError):
         job.look()

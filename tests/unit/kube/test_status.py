@@ -170,9 +170,7 @@ CLAIMED = {"checkpoint": {"path": "/checkpoints", "persistentVolumeClaim": "digi
     ],
     ids=str,
 )
-def test_restarts_that_would_begin_at_step_0_are_warned_of(
-    spec: Document, template: Document, reason: str | None, words: str
-) -> None:
+def test_restarts_from_step_0_are_warned_of(spec: Document, template: Document, reason: str | None, words: str) -> None:
     found = next_status(None, job(spec, **template), training(), decision(), MEMORY, NOW)
     warnings = [entry for entry in found["conditions"] if entry["type"] == "CheckpointNotDurable"]
     assert [entry["reason"] for entry in warnings] == ([] if reason is None else [reason])
@@ -213,9 +211,7 @@ STRAGGLER = {"slowdown": 2.0, "sinceStep": 180, "grounds": "SlowerThanItself", "
     ],
     ids=["replacing", "slowed", "limit", "state", "straggler", "plan"],
 )
-def test_what_is_decided_of_a_worker_is_in_its_entry_and_no_other(
-    decided: Decision, entries: dict[str, Document]
-) -> None:
+def test_what_is_decided_of_a_worker_is_in_its_entry_alone(decided: Decision, entries: dict[str, Document]) -> None:
     assert news(status(decided=decided), status()) == entries
 
 

@@ -141,7 +141,7 @@ def noted(what: T, times: int, seen: list[T]) -> Iterator[T]:
 
 
 @pytest.mark.parametrize("size", [QUICK_BYTES, LARGE])
-def test_only_a_large_answer_is_parsed_beside_the_event_loop_and_parts_that_hold_nothing_are_left_out(
+def test_only_a_large_answer_is_parsed_beside_the_event_loop_without_empty_parts(
     size: int,
 ) -> None:
     parts = (None if number % 2 else threading.get_ident() for number in range(4))

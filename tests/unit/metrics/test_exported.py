@@ -58,7 +58,7 @@ def test_look_at_a_job_is_exported(operator: OperatorMetrics) -> None:
     assert {metric: of_job(operator, metric) for metric in plain} == plain
 
 
-def test_next_look_replaces_all_of_the_last_one_and_what_is_not_known_is_not_exported(
+def test_next_look_replaces_the_last_one_and_unknown_is_not_exported(
     operator: OperatorMetrics,
 ) -> None:
     conditions = (Condition("Failed", True, "JobFailed", "it failed"), Condition("Balanced", None, "NotMeasured", ""))
@@ -68,11 +68,11 @@ def test_next_look_replaces_all_of_the_last_one_and_what_is_not_known_is_not_exp
     assert [of_job(operator, table.JOB_PHASE, phase=phase) for phase in ("Running", "Failed")] == [None, 1]
     assert of_job(operator, table.JOB_CONDITION, condition="Balanced") is None
     assert of_job(operator, table.JOB_PLANNED_BATCH_SIZE, worker="digits-cpu-1", group="cpu") is None
-    operator.observe_job("ml", JOB, Seen(), Decision("Created", "begins"), Remembered.initial())
-    assert of_job(operator, table.JOB_WORKERS_READY) == 0
-    for metric in (table.JOB_PLAN_VERSION, table.JOB_GLOBAL_BATCH_SIZE, table.JOB_IMBALANCE_RATIO, table.JOB_STEP):
-        assert of_job(operator, metric) is None
     fresh = OperatorMetrics()
+    fresh.observe_job("ml", JOB, Seen(), Decision("Created", "begins"), Remembered.initial())
+    assert of_job(fresh, table.JOB_WORKERS_READY) == 0
+    for metric in (table.JOB_PLAN_VERSION, table.JOB_GLOBAL_BATCH_SIZE, table.JOB_IMBALANCE_RATIO, table.JOB_STEP):
+        assert of_job(fresh, metric) is None
     assert table.JOB_METRICS_SOURCE_UP.series not in series(fresh)
     assert {value(fresh, table.RECONCILE_ERRORS, kind=kind) for kind in table.FAILURES} == {0}, "for rates"
 

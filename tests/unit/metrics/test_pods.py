@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -83,11 +82,6 @@ def scraped(
     return asyncio.run(look())
 
 
-def test_metrics_of_a_real_server_are_read() -> None:
-    with a_worker() as address:
-        assert scraped({"a": address, "b": address}) == {"a": EXPECTED, "b": EXPECTED}
-
-
 def test_who_has_no_event_loop_reads_too_and_asks_no_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("no_proxy")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
@@ -97,13 +91,6 @@ def test_who_has_no_event_loop_reads_too_and_asks_no_proxy_of_the_environment(mo
             assert reader.read({"a": address}) == {"a": EXPECTED}
     reader.close()
     reader.close()
-
-
-def test_an_absent_worker_is_none_and_does_not_hold_up_the_others() -> None:
-    with socket.socket() as absent, a_worker() as address:
-        absent.bind(("127.0.0.1", 0))
-        found = scraped({"absent": f"127.0.0.1:{absent.getsockname()[1]}", "well": address})
-    assert found == {"absent": None, "well": EXPECTED}
 
 
 @pytest.mark.parametrize("behaviour", [*DAWDLERS, *FLOODERS])

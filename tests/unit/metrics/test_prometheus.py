@@ -34,9 +34,7 @@ from unit.metrics.hostile import costly_matrix, dripping_body, endless_body, hos
 from unit.metrics.servers import NOW, WORKER, Row, Script, matrix, problem, read, row, scrape, serving, source
 
 
-def test_raw_samples_of_the_jobs_workers_are_asked_for_and_names_cannot_leave_their_quotes(
-    url: str, script: Script
-) -> None:
+def test_raw_samples_of_the_jobs_workers_are_asked_for_by_quoted_names(url: str, script: Script) -> None:
     source(f"{url}/prometheus/", max_age_seconds=45).read()
     (asked,) = script.asked
     path, query = asked
@@ -49,9 +47,7 @@ def test_raw_samples_of_the_jobs_workers_are_asked_for_and_names_cannot_leave_th
 
 
 @pytest.mark.parametrize("metric", [table.WARM_UP_SECONDS, table.SMALLER_STEP_SECONDS])
-def test_what_a_worker_tells_by_batch_sizes_is_read_as_far_as_it_is_possible(
-    url: str, script: Script, metric: Metric
-) -> None:
+def test_what_a_worker_tells_by_batch_sizes_is_read_if_possible(url: str, script: Script, metric: Metric) -> None:
     shown = {"64": 0.5, "32": 0.3, "-1": 1.0, "x": 1.0, "9" * 30: 1.0, "16": math.inf, "8": 0.0, "\u0663": 1.0}
     many = {str(batch): 1.0 for batch in range(1, 100)}
     found: list[Any] = []
@@ -95,7 +91,7 @@ def test_samples_older_than_the_limit_do_not_count(url: str, script: Script) -> 
     ],
     ids=["older scrape", "new version", "restarted", "two servers", "ended"],
 )
-def test_figures_are_those_of_one_scrape_the_newest(
+def test_figures_are_of_the_newest_scrape(
     url: str, script: Script, rows: list[Row], expected: WorkerMetrics | None
 ) -> None:
     script.answer = matrix(*rows)
@@ -129,9 +125,7 @@ TOKEN = "s3cret-token"
         (BasicAuth("Aladdin\n", "open sesame\r\n"), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="),
     ],
 )
-def test_server_that_asks_for_credentials_gets_them(
-    url: str, script: Script, credentials: Credentials, header: str
-) -> None:
+def test_server_is_given_its_credentials(url: str, script: Script, credentials: Credentials, header: str) -> None:
     script.authorization = header
     script.answer = matrix(*scrape(-1))
     assert read(url, credentials=credentials) is not None
@@ -224,9 +218,7 @@ def test_server_that_never_ends_its_answer_is_left_in_time() -> None:
         (200, b'{"status":"success","data":{"resultType":"matrix","result":[' + b"[" * 60_000, ANSWERS_WRONGLY),
     ],
 )
-def test_what_the_server_says_instead_of_an_answer_is_not_repeated(
-    url: str, script: Script, status: int, raw: bytes, told: str
-) -> None:
+def test_what_servers_say_instead_is_not_repeated(url: str, script: Script, status: int, raw: bytes, told: str) -> None:
     script.status, script.raw = status, raw
     assert problem(url) == told
 

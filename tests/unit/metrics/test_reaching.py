@@ -144,9 +144,7 @@ def test_names_that_take_for_ever_hold_few_threads_and_nobody_else(url: str, stu
     assert len(stuck) == THREADS_PER_DOMAIN
 
 
-def test_service_that_leads_to_the_operators_own_machine_is_not_asked(
-    url: str, script: Script, stuck: list[str]
-) -> None:
+def test_service_that_leads_to_the_own_machine_is_not_asked(url: str, script: Script, stuck: list[str]) -> None:
     async def run() -> None:
         async with Client() as client:
             with pytest.raises(UnreachableError):
