@@ -14,7 +14,6 @@ from typing import Any
 
 from heterotrain_operator.api.problems import Problem
 from heterotrain_operator.core.batching.policies import POLICIES
-from heterotrain_operator.core.prediction import PREDICTORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,6 @@ class Limit:
 NOT_YET = (
     Limit("spec.training.mode", works=("BSP",)),
     Limit("spec.training.learningRateScaling", works=("None",)),
-    Limit("spec.batching.prediction", works=tuple(PREDICTORS)),
     Limit("spec.scaling.condition", works=("None",)),
     Limit("spec.scaling.globalBatch", works=("Fixed",)),
     Limit("spec.runPolicy.schedulingPolicy"),

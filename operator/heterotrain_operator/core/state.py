@@ -14,6 +14,7 @@ from heterotrain.contract import Plan
 from heterotrain.foreign import MAX_WHOLE, is_text, is_whole, parse_object, shown
 from heterotrain_operator.core import fields
 from heterotrain_operator.core.fields import Kept
+from heterotrain_operator.core.prediction.learned import LEARNED, Learned
 from heterotrain_operator.core.prediction.roughness import Roughness
 from heterotrain_operator.core.prediction.whole_steps import WholeSteps
 from heterotrain_operator.core.remembered.batching import Batching, Promises
@@ -44,6 +45,7 @@ class Remembered:
 
     `workers` are the members of plan `plan_version`, by rank; each says whose memory it is. All members speak this
     `protocol`, by which they meet. `pending` are places whose workers are lacking (`lifecycle/refill.py`).
+    `learned` is what a predictor that looks ahead knows of each group.
     """
 
     plan_version: Annotated[int, Kept(most=MAX_WHOLE)] = 0
@@ -60,6 +62,7 @@ class Remembered:
     progress: Progress = field(default_factory=Progress)
     batching: Batching = field(default_factory=Batching)
     promises: Promises = field(default_factory=Promises)
+    learned: Annotated[tuple[Learned, ...], LEARNED] = ()
     roughness: Roughness = field(default_factory=Roughness)
     whole_steps: WholeSteps = field(default_factory=WholeSteps)
     remedies: Remedies = field(default_factory=Remedies)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterotrain_operator.api.availability import NOT_YET
 from heterotrain_operator.api.spec.batching import Batching
 from heterotrain_operator.core.batching.policies import POLICIES, Seat
 from heterotrain_operator.core.model import Group, Job
@@ -91,10 +90,7 @@ def test_job_is_predicted_by_the_predictor_that_it_names(monkeypatch: pytest.Mon
 
 
 def test_manifest_may_name_the_predictors_that_there_are() -> None:
-    (limit,) = (each for each in NOT_YET if each.path == "spec.batching.prediction")
-    named = get_args(Batching.model_fields["prediction"].annotation)
-    assert {name for name in named if not limit.refuses(name)} == PREDICTORS.keys()
-    assert limit.refuses("Oracle")
+    assert set(get_args(Batching.model_fields["prediction"].annotation)) == PREDICTORS.keys()
 
 
 @pytest.mark.parametrize("is_sure", [True, False])

@@ -54,10 +54,10 @@ class Batching(Model):
         description="Weight of the newest iteration in the moving average of a worker's own time, which is "
         "exported (heterotrain_worker_own_seconds_ewma); only PapersProportional decides by it.",
     )
-    prediction: Literal["EMA", "ARX"] = Field(
+    prediction: Literal["EMA", "ARX", "NARX"] = Field(
         default="EMA",
-        description="How a worker's speed is predicted: moving average, or regression on its past speed and "
-        "its CPU quota.",
+        description="How a worker's next own times are predicted: by averages, by a regression on the last ones and "
+        "their use of CPU and memory, or by a small network. The last two learn for each group.",
     )
     dry_run: bool = Field(default=False, description="Observe, decide and explain, but leave the batches as they are.")
 

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.bounds import bounds_in_passes
 from heterotrain_operator.core.batching.likeness import as_alike, shrunk_to_group_mean, with_relapse_caution
+from heterotrain_operator.core.batching.looking_ahead import foreseen
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
 from heterotrain_operator.core.facts import listed
 from heterotrain_operator.core.model import Job, WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
+from heterotrain_operator.core.prediction.learned import LOOKS_BACK
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.remembered.batching import Batching
 from heterotrain_operator.core.remembered_worker import LEFT_OUT, RememberedWorker
@@ -34,9 +36,11 @@ def ask_policy(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
 
 
 def likely_seats(job: Job, seats: Sequence[Seat], memory: Remembered) -> tuple[Sequence[Seat], str]:
-    """The seats with what their workers' own times likely are, for a policy that weighs noise; and who of them is taken
+    """The seats with what their workers' own times likely are next, by a predictor that looks ahead and for a policy
+    that weighs noise; and who of them is taken
     to be slow, in words.
     """
+    seats = foreseen(predictor_of(job).ahead, seats, memory.learned)
     if not weighs_noise(job):
         return seats, ""
     likely, names = with_relapse_caution(shrunk_to_group_mean(seats), memory.progress.progress_step, job.interval)
@@ -44,9 +48,10 @@ def likely_seats(job: Job, seats: Sequence[Seat], memory: Remembered) -> tuple[S
 
 
 def windows_kept(job: Job) -> int:
-    """How many of each worker's last windows the job's policy reads."""
+    """How many of each worker's last windows the job's policy or its predictor reads."""
     policy = POLICIES.get(job.policy)
-    return 0 if policy is None else policy.looks_back(job)
+    read = 0 if policy is None else policy.looks_back(job)
+    return read if predictor_of(job).ahead is None else max(read, LOOKS_BACK)
 
 
 def weighs_noise(job: Job) -> bool:

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.asking import windows_kept
+from heterotrain_operator.core.batching.looking_ahead import Lesson, studied
 from heterotrain_operator.core.batching.quorum import with_few_steps
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import groups_on_cpu
-from heterotrain_operator.core.model import Job, WorkerMetrics
+from heterotrain_operator.core.model import Event, Job, WorkerMetrics
 from heterotrain_operator.core.prediction import Predictor, predictor_of
 from heterotrain_operator.core.prediction.causes import held_back, remembered, shows_another_speed, window_closed
 from heterotrain_operator.core.prediction.jumps import (
@@ -99,9 +100,9 @@ class _Taken(NamedTuple):
 
 def measured(
     job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Remembered, *, early: bool
-) -> tuple[Remembered, list[Estimate | None], list[str]]:
-    """Close everybody's window: estimates followed, windows by rank, and remarks on what was ignored or
-    jumped.
+) -> tuple[Remembered, list[Estimate | None], list[str], tuple[Event, ...]]:
+    """Close everybody's window: estimates followed, windows by rank, remarks on what was ignored or jumped, and what is
+    worth telling of predictors.
     """
     persistence = memory.roughness.persistence
     # Roughness is that of long averages, and one window is less uncertain; but of many workers one may differ far.
@@ -139,6 +140,7 @@ def measured(
     turned = sum([each is not None and each.turn >= TURN for each in taken])
     workers: list[RememberedWorker] = []
     remarks: list[str] = []
+    lessons: list[Lesson] = []
     for rank, (member, counters, worker, each) in enumerate(zip(plan.members, metrics, known, taken, strict=True)):
         if each is not None and counters is not None:
             after = _after_window(predictor, member.batch_size, counters, worker, each, rough=rough.get(rank))
@@ -146,6 +148,7 @@ def measured(
                 limit = worker.step_time.cpu_limit or counters.cpu_limit
                 newest = window_seen(worker.resource_use, counters, each.window, member.batch_size, limit)
                 after = after._replace(series=worker.series.followed_by(newest, kept))
+                lessons.append((member.group, worker.series, newest))
             if each.turn >= TURN:
                 after = after._replace(relapses=after.relapses._replace(together=turned))
             elif after.relapses.together:
@@ -161,11 +164,16 @@ def measured(
                 remarks.append(f"ignored the window of {member.name}: {fault}")
         else:
             workers.append(worker)
+    events: tuple[Event, ...] = ()
+    if predictor.ahead is not None:
+        turn = memory.progress.progress_step // max(job.interval, 1)
+        learned, events = studied(predictor.ahead, memory.learned, lessons, max(turn, 0))
+        memory = replace(memory, learned=learned)
     if any(each is not None and each.jumped for each in taken):
         memory = replace(memory, promises=Promises(), whole_steps=memory.whole_steps.restarted())
     # Of a window in which the speed jumped, the steps at the new one tell how slow a worker is.
     windows = [each and (each.estimate if each.jumped else each.window) for each in taken]
-    return replace(memory, workers=tuple(workers)), windows, remarks
+    return replace(memory, workers=tuple(workers)), windows, remarks, events
 
 
 def _shared(plan: Plan, workers: Sequence[RememberedWorker], found: Sequence[Estimate | str | None]) -> float:

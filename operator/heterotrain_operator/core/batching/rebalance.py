@@ -133,9 +133,9 @@ def _decided(
     before = memory.workers
     if weighs_noise(job):
         memory = replace(memory, whole_steps=observed(memory.whole_steps, plan.version, metrics))
-    memory, windows, remarks = measured(job, plan, read, memory, early=early)
+    memory, windows, remarks, told = measured(job, plan, read, memory, early=early)
     memory, unusable = judged(plan, read, before, memory, windows=windows)
-    found = (*unusable, *newly_bounded(job, plan, before, memory.workers))
+    found = (*told, *unusable, *newly_bounded(job, plan, before, memory.workers))
     unread = awaited(plan, metrics, memory)
     if unread:
         waiting = f"plan {plan.version}: metrics cannot be read of {listed(unread)}, which the next decision waits for"

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.predictor import Prediction, Predictor
-from heterotrain_operator.core.prediction.predictors import ema
+from heterotrain_operator.core.prediction.predictors import arx, ema, narx
 
 PREDICTORS: dict[str, Predictor] = {
     "EMA": ema.PREDICTOR,
+    "ARX": arx.PREDICTOR,
+    "NARX": narx.PREDICTOR,
 }
 
 

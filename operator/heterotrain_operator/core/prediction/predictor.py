@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain_operator.core.prediction.learned import Sample
 from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS, ASSUMED_VARIATION, LEAST_SECONDS, Estimate
 from heterotrain_operator.core.split.allocation import Line
 
@@ -27,6 +28,20 @@ class Prediction(NamedTuple):
 
     line: Line
     is_sure: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LooksAhead:
+    """A model of the next window's log speed over the average of the last ones, for the workers of a group together.
+
+    It starts from the numbers of its `beginning`, and is trusted after `least_samples`. `expected(numbers, sample)` is
+    the difference; `taught(numbers, sample, difference)` are the numbers after a window that differed so much.
+    """
+
+    beginning: tuple[float, ...]
+    least_samples: int
+    expected: Callable[[tuple[float, ...], Sample], float]
+    taught: Callable[[tuple[float, ...], Sample, float], tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +60,8 @@ class Predictor:
     worker had that batch and that own time. `expect(known, batch, estimate, next_batch)` is the own time at the next
     plan's batch that this one's lets expect, as certain as that is; None if nothing does.
     `with_share(share, at_batch, batch, estimate)` is the line through the own time at `batch` of which this share does
-    not depend on the batch, at another one (`at_batch`), as far as a line may be so.
+    not depend on the batch, at another one (`at_batch`), as far as a line may be so. One that looks `ahead` is
+    asked besides by what the next window's own time is likely to differ.
     """
 
     summary: str
@@ -55,6 +71,7 @@ class Predictor:
     learn: Callable[[BatchCost, int, Estimate | None], BatchCost]
     expect: Callable[[BatchCost, int, Estimate, int], Estimate | None]
     with_share: Callable[[float, int, int, Estimate], Line]
+    ahead: LooksAhead | None = None
 
     def expected(self, known: BatchCost, batch: int, steps: float) -> Estimate | None:
         """Own time at a batch that is not measured yet, as certain as so many steps; None if nothing is known."""

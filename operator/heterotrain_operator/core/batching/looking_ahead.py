@@ -1,0 +1,85 @@
+"""By what the next window's own times will likely differ from the averages of the past: asked for the workers of a job
+whose predictor looks ahead, and taught by each window that ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from heterotrain_operator.core.batching.policy import Seat
+from heterotrain_operator.core.model import Event
+from heterotrain_operator.core.prediction.learned import GREATEST_FACTOR, Learned, Sample, sample_of
+from heterotrain_operator.core.prediction.predictor import LooksAhead
+from heterotrain_operator.core.prediction.series import Series, Window
+
+AVERAGED = 50
+"""Windows over which errors are averaged."""
+
+WORSE = 1.5
+"""Times the average's mean squared error at which a model begins again."""
+
+MOST_STUDIED = 24
+"""Windows of a group that teach at one decision: of many workers a part, so that a decision costs no more."""
+
+Lesson = tuple[str, Series, Window]
+"""A group, the windows of one of its workers till now, and the one that has ended."""
+
+
+def foreseen(ahead: LooksAhead | None, seats: Sequence[Seat], learned: Iterable[Learned]) -> Sequence[Seat]:
+    """The seats with the own times that their next windows are expected to show, where a model is to be trusted."""
+    if ahead is None:
+        return seats
+    trusted = {each.group: each for each in learned if each.is_trusted(ahead.least_samples)}
+    return [_foreseen(ahead, seat, trusted.get(seat.group.name)) for seat in seats] if trusted else seats
+
+
+def _foreseen(ahead: LooksAhead, seat: Seat, known: Learned | None) -> Seat:
+    sample = None if known is None else sample_of(seat.memory.series.windows)
+    if known is None or sample is None or seat.estimate is None or len(known.numbers) != len(ahead.beginning):
+        return seat
+    factor = math.exp(-ahead.expected(known.numbers, sample))
+    return seat.with_estimate(seat.estimate.scaled(min(max(factor, 1 / GREATEST_FACTOR), GREATEST_FACTOR)))
+
+
+def studied(
+    ahead: LooksAhead, learned: Iterable[Learned], lessons: Sequence[Lesson], turn: int
+) -> tuple[tuple[Learned, ...], tuple[Event, ...]]:
+    """What is known of each group once these windows have ended, and which models begin again. Of many workers others
+    teach at each `turn`, by which the lessons are rotated.
+    """
+    known = {each.group: each for each in learned}
+    count: dict[str, int] = {}
+    events: list[Event] = []
+    start = turn * MOST_STUDIED % max(len(lessons), 1)
+    for group, series, window in (*lessons[start:], *lessons[:start]):
+        sample = sample_of(series.windows)
+        if sample is None or count.get(group, 0) >= MOST_STUDIED:
+            continue
+        count[group] = count.get(group, 0) + 1
+        before = known.get(group, Learned(group))
+        if len(before.numbers) != len(ahead.beginning):
+            before = Learned(group, numbers=ahead.beginning)
+        after = _after(ahead, before, sample, math.log(window.speed) - sample.average)
+        if after.samples >= ahead.least_samples + AVERAGED and after.error > WORSE * after.average_error:
+            after = Learned(group, numbers=ahead.beginning)
+            message = f"what was learned of group {group} predicted worse than averages do, and is learned again"
+            events.append(Event("Normal", "PredictorReset", message))
+        known[group] = after
+    return tuple(known.values()), tuple(events)
+
+
+def _after(ahead: LooksAhead, known: Learned, sample: Sample, difference: float) -> Learned:
+    weight = 1 / min(known.samples + 1, AVERAGED)
+    missed = difference - ahead.expected(known.numbers, sample)
+    numbers = ahead.taught(known.numbers, sample, difference)
+    if not all(map(math.isfinite, numbers)):
+        numbers = ahead.beginning
+    return replace(
+        known,
+        samples=known.samples + 1,
+        error=known.error + weight * (missed**2 - known.error),
+        average_error=known.average_error + weight * (difference**2 - known.average_error),
+        numbers=numbers,
+    )

@@ -1,0 +1,154 @@
+"""Predictors that look ahead foresee what use of the CPU explains, are left alone where it does not, and forget nothing
+between two decisions.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from statistics import fmean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heterotrain_operator.core.batching.looking_ahead import Lesson, foreseen, studied
+from heterotrain_operator.core.batching.policies import Seat
+from heterotrain_operator.core.model import Group
+from heterotrain_operator.core.prediction import PREDICTORS
+from heterotrain_operator.core.prediction.learned import LEARNED, LOOKS_BACK, Learned
+from heterotrain_operator.core.prediction.predictor import LooksAhead
+from heterotrain_operator.core.prediction.series import Series, Window
+from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.remembered_worker import RememberedWorker
+from heterotrain_operator.core.state import Remembered
+from unit.core.traces import World, hetero_world
+
+GROUP = Group("g", 8)
+
+
+@pytest.fixture(params=[name for name, each in PREDICTORS.items() if each.ahead is not None])
+def ahead(request: pytest.FixtureRequest) -> LooksAhead:
+    model = PREDICTORS[request.param].ahead
+    assert model is not None
+    return model
+
+
+def interfered(draw: random.Random, windows: int, *, interference: bool) -> list[Window]:
+    """Of a worker whose neighbours come and go, or do not, and take half of its CPU."""
+    found, busy = [], False
+    for _ in range(windows):
+        busy = interference and busy is not (draw.random() < 0.05)
+        share = (0.5 if busy else 0.95) + draw.gauss(0, 0.01)
+        found.append(Window(0.2 * math.exp(draw.gauss(0, 0.05)) / share, 32, share, 0.5))
+    return found
+
+
+def play(ahead: LooksAhead, traces: Sequence[Sequence[Window]]) -> tuple[Learned, float, float]:
+    """What is learned of the traces; and over the second half the root of the mean squared error of log seconds, with
+    the model and of the average alone.
+    """
+    learned: tuple[Learned, ...] = ()
+    series = [Series()] * len(traces)
+    errors, plain = [], []
+    for number, newest in enumerate(zip(*traces, strict=True)):
+        for before, window in zip(series, newest, strict=True):
+            if number > len(traces[0]) // 2:
+                seconds = fmean(each.seconds for each in before.windows)
+                for found, known in ((errors, learned), (plain, ())):
+                    (seat,) = foreseen(ahead, [seat_of(before, seconds)], known)
+                    assert seat.estimate is not None
+                    found.append(math.log(seat.estimate.mean_seconds / window.seconds) ** 2)
+        lessons: list[Lesson] = [("g", before, window) for before, window in zip(series, newest, strict=True)]
+        learned, events = studied(ahead, learned, lessons, number)
+        assert not events
+        series = [before.followed_by(window, LOOKS_BACK) for before, window in zip(series, newest, strict=True)]
+    return learned[0], math.sqrt(fmean(errors)), math.sqrt(fmean(plain))
+
+
+def seat_of(series: Series, seconds: float) -> Seat:
+    return Seat("w", GROUP, 32, (1, 64), Estimate(seconds, 0.0, 10), memory=RememberedWorker(series=series))
+
+
+@pytest.mark.parametrize(("interference", "most"), [(True, 0.85), (False, 1.05)])
+def test_interference_is_foreseen_and_noise_is_left_alone(
+    ahead: LooksAhead, *, interference: bool, most: float
+) -> None:
+    draw = random.Random(3)
+    traces = [interfered(draw, 300, interference=interference) for _ in range(8)]
+    learned, error, plain = play(ahead, traces)
+    assert learned.samples == 8 * (300 - 3)
+    assert error <= most * plain
+
+
+def test_worker_whose_use_of_the_cpu_is_not_known_goes_by_averages(ahead: LooksAhead) -> None:
+    trusted = Learned("g", ahead.least_samples, 0.1, 0.2, tuple(0.1 for _ in ahead.beginning))
+    known, unknown = (Series((0.1, 32.0, share, 0.5) * LOOKS_BACK) for share in (0.5, -1.0))
+    first, second = foreseen(ahead, [seat_of(known, 0.1), seat_of(unknown, 0.1)], [trusted])
+    assert first.estimate != second.estimate == Estimate(0.1, 0.0, 10)
+    assert studied(ahead, (), [("g", unknown, Window(0.1, 32, -1.0, 0.5))], 0) == ((), ())
+
+
+def test_what_predicts_worse_than_averages_is_not_trusted_and_learned_again(ahead: LooksAhead) -> None:
+    series, window = Series((0.1, 32.0, 0.5, 0.5) * LOOKS_BACK), Window(0.1, 32, 0.5, 0.5)
+    bad = Learned("g", 10_000, 1.0, 0.1, ahead.beginning)
+    assert not bad.is_trusted(ahead.least_samples)
+    (learned,), (event,) = studied(ahead, [bad], [("g", series, window)], 0)
+    assert learned == Learned("g", numbers=ahead.beginning)
+    assert event.reason == "PredictorReset"
+
+
+ROWS = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=3), st.lists)
+
+
+@given(ROWS)
+def test_what_is_stored_otherwise_is_learned_again(rows: object) -> None:
+    memory = Remembered.initial().to_json()
+    text = json.dumps({**json.loads(memory), "learned": rows})
+    if "NaN" not in text and "Infinity" not in text:
+        assert all(math.isfinite(each.error) for each in Remembered.from_json(text).learned)
+    short = Learned("g", 10_000, 0.1, 0.2, (1.0,))
+    for name in ("ARX", "NARX"):
+        model = PREDICTORS[name].ahead
+        assert model is not None
+        seat = seat_of(Series((0.1, 32.0, 0.5, 0.5) * LOOKS_BACK), 0.1)
+        assert foreseen(model, [seat], LEARNED.read(LEARNED.write([short]))) == [seat]
+
+
+WINDOWS = st.lists(
+    st.builds(Window, st.floats(1e-6, 1e6), st.floats(1, 1e6), st.floats(-2, 2), st.floats(-2, 2)), max_size=40
+)
+
+
+@given(WINDOWS)
+def test_any_windows_leave_finite_numbers(windows: list[Window]) -> None:
+    for name in ("ARX", "NARX"):
+        model = PREDICTORS[name].ahead
+        assert model is not None
+        learned: tuple[Learned, ...] = ()
+        series = Series()
+        for number, window in enumerate(windows):
+            learned, _ = studied(model, learned, [("g", series, window)], number)
+            series = series.followed_by(window, LOOKS_BACK)
+        assert all(math.isfinite(each) for known in learned for each in known.numbers)
+
+
+@pytest.mark.parametrize("prediction", ["ARX", "NARX"])
+def test_memory_written_and_read_between_all_decisions_decides_as_one_that_is_kept(prediction: str) -> None:
+    def reasons(*, forgetful: bool) -> list[str]:
+        world = hetero_world("LBBSP", noise=0.1, seed=2, prediction=prediction)
+        world.forgetful = forgetful
+        export_use(world)
+        reasons = [decision.reason for decision in world.run(60)]
+        assert [each.samples for each in world.memory.learned] == [57, 57, 57]
+        return reasons
+
+    assert reasons(forgetful=True) == reasons(forgetful=False)
+
+
+def export_use(world: World) -> None:
+    for pod in world.workers.values():
+        pod.exports_use = True
+        pod.cpu_limit = 1.0
