@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import runner
-import table
+import tables_papers
 
 from heterotrain_operator.core.model import Group, Job
 from unit.core.traces import World
@@ -25,8 +25,6 @@ FIXED_PART = 0.1
 """Of the time at these; the paper's fig. 4 shows a line above a fixed part."""
 
 CHANGE_STEP, STEPS, UNEQUAL = 150, 400, 32
-PAPER_SAVING = {16: "37 %", 12: "28 %"}
-"""Speed-up of an iteration over equal batches. Source: LB-BSP, fig. 6a and section 5.2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,39 +74,6 @@ def play(interval: int, noise: float, kinds: Sequence[str], seed: int) -> Run:
     )
 
 
-def rows(runs: Sequence[Run]) -> list[list[str]]:
-    """One for each setting."""
-    found = []
-    for setting in dict.fromkeys((run.workers, run.interval, run.noise) for run in runs):
-        mine = [run for run in runs if (run.workers, run.interval, run.noise) == setting]
-        workers, interval, noise = setting
-        found.append(
-            [
-                str(workers),
-                str(interval),
-                f"{noise:.0%}",
-                table.spread([run.fine_step for run in mine], "{:.0f}".format),
-                table.spread([run.off for run in mine], "{:.0f}".format),
-                table.spread([run.excess_after_change for run in mine], "{:.1%}".format),
-                table.spread([1 / (1 - run.saved) - 1 for run in mine], "{:.0%}".format),
-                PAPER_SAVING.get(workers, "-"),
-            ]
-        )
-    return found
-
-
-HEADINGS = (
-    "workers",
-    "interval",
-    "noise",
-    "single samples from step",
-    "samples off at rest",
-    "slowest over mean after a change",
-    "faster than equal batches",
-    "paper",
-)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run all settings and print."""
     parser = argparse.ArgumentParser(description="Show where LB-BSP's Algorithm 2 comes to rest, and when.")
@@ -126,8 +91,7 @@ def main(arguments: Sequence[str]) -> int:
         for seed in range(options.seeds if noise else 1)
     ]
     document = {"benchmark": "lbbsp", "machine": runner.machine(), "runs": [asdict(run) for run in runs]}
-    text = table.table(HEADINGS, rows(runs), texts=0)
-    runner.report(document, f"{text}\nmedian (least..greatest)", options)
+    runner.report(document, tables_papers.lbbsp([document]), options)
     return 0
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import charts
 import runner
 import tables_measured as measured
+import tables_papers as papers
 import tables_simulated as simulated
 from table import Document, Documents
 
@@ -32,7 +33,9 @@ TABLES: Mapping[str, tuple[str, Callable[[Documents], str]]] = {
     "decide": ("decide", simulated.decide),
     "elastic": ("elastic", simulated.elastic),
     "gpu": ("gpu", measured.gpu),
+    "lbbsp": ("lbbsp", papers.lbbsp),
     "overhead": ("overhead", measured.overhead),
+    "predictors": ("predictors", papers.predictors),
     "policies": ("simulated", simulated.policies),
     "replacement": ("replacement", measured.replacement),
     "saved": ("bsp", measured.saved),

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 
 import runner
-import table
+import tables_papers
 
 from heterotrain_operator.core.batching.looking_ahead import studied
 from heterotrain_operator.core.prediction import PREDICTORS
@@ -146,20 +146,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.seeds < 1:
         parser.error("--seeds: must be at least 1")
     found = [score for kind in KINDS for seed in range(options.seeds) for score in scores(kind, seed)]
-    rows = []
-    for kind in KINDS:
-        means = {
-            name: [fmean(getattr(each, field) for each in found if (each.trace, each.predictor) == (kind, name))]
-            for name in (*LITERAL, *MODELS)
-            for field in ("error",)
-        }
-        usual = means["EMA(0.2)"][0]
-        for name, (error,) in means.items():
-            mine = [each.iteration_seconds for each in found if (each.trace, each.predictor) == (kind, name)]
-            rows.append([kind, name, f"{error:.4f}", f"{error / usual - 1:+.1%}", f"{fmean(mine):.3f}"])
-    headings = ("trace", "predictor", "error", "beside EMA(0.2)", "iteration over equal batches")
     document = {"benchmark": "predictors", "machine": runner.machine(), "scores": [asdict(each) for each in found]}
-    runner.report(document, table.table(headings, rows, texts=2), options)
+    runner.report(document, tables_papers.predictors([document]), options)
     return 0
 
 
