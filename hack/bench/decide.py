@@ -19,6 +19,7 @@ import tables_simulated
 from heterotrain.contract import PHASE_TRAINING, PHASE_WAITING, Plan
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.prediction import PREDICTORS
 from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.garbage import seldom_collected
 
@@ -36,12 +37,13 @@ WARM_UP = 12
 class Bench:
     """A job of so many workers of four speeds, whose steps take exactly what the line says."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, prediction: str) -> None:
         groups = tuple(
             Group(f"g{rank}", len(range(rank, workers, len(SPEEDS))), cpu_limit=4 / speed)
             for rank, speed in enumerate(SPEEDS)
         )
-        self._job = Job("bench", tuple(group for group in groups if group.replicas), BATCH * workers)
+        used = tuple(group for group in groups if group.replicas)
+        self._job = Job("bench", used, BATCH * workers, prediction=prediction)
         self._speeds = {group.name: speed for group, speed in zip(groups, SPEEDS, strict=True)}
         self._now = 1_700_000_000.0
         self._memory = Remembered.initial()
@@ -132,9 +134,9 @@ class Cost:
     without_news_cpu_milliseconds: float
 
 
-def measure(workers: int, repetitions: int) -> Cost:
+def measure(workers: int, repetitions: int, prediction: str) -> Cost:
     """What decisions for so many workers cost."""
-    bench = Bench(workers)
+    bench = Bench(workers, prediction)
     with_news, without = (
         statistics.median(bench.cpu_milliseconds(news=news) for _ in range(repetitions)) for news in (True, False)
     )
@@ -146,11 +148,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Measure the CPU time of a decision by the number of workers.")
     parser.add_argument("--workers", type=int, nargs="+", default=SIZES, help="numbers of workers (10 ... 10,000)")
     parser.add_argument("--repetitions", type=int, default=9, help="decisions of each number of workers (9)")
+    parser.add_argument("--prediction", choices=PREDICTORS, default="EMA", help="how own times are predicted (EMA)")
     options = runner.options_of(parser).parse_args(arguments)
     if min(*options.workers, options.repetitions) < 1 or max(options.workers) > 100_000:
         parser.error("--workers and --repetitions must be at least 1, --workers at most 100,000")
     with seldom_collected():  # as in the operator's process
-        found = [measure(workers, options.repetitions) for workers in options.workers]
+        found = [measure(workers, options.repetitions, options.prediction) for workers in options.workers]
     document = {"benchmark": "decide", "machine": runner.machine(), "decisions": [asdict(cost) for cost in found]}
     runner.report(document, tables_simulated.decide([document]), options)
     return 0

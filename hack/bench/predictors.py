@@ -18,10 +18,12 @@ from statistics import fmean
 import runner
 import tables_papers
 
-from heterotrain_operator.core.batching.looking_ahead import studied
+from heterotrain_operator.core.batching.looking_ahead import Lesson, studied
 from heterotrain_operator.core.prediction import PREDICTORS
+from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.learned import KEEP, LOOKS_BACK, Learned, sample_of
 from heterotrain_operator.core.prediction.series import Series, Window
+from heterotrain_operator.core.prediction.step_time import Estimate
 
 WORKERS, WINDOWS, BATCH = 8, 1600, 32
 NOISE, SPREAD = 0.05, 0.2
@@ -90,7 +92,7 @@ def predictions(kind: str, traces: Sequence[Sequence[Window]]) -> dict[str, list
     learned: dict[str, tuple[Learned, ...]] = dict.fromkeys(MODELS, ())
     series, averages = [Series()] * len(traces), [math.log(trace[0].speed) for trace in traces]
     for number in range(WINDOWS):
-        samples = [sample_of(each.windows) for each in series]
+        samples = [sample_of(each.windows, None) for each in series]
         if number >= JUDGED_FROM:
             found["last value"].append([math.log(trace[number - 1].speed) for trace in traces])
             found["EMA(0.2)"].append(list(averages))
@@ -107,10 +109,11 @@ def predictions(kind: str, traces: Sequence[Sequence[Window]]) -> dict[str, list
                 )
         newest = [trace[number] for trace in traces]
         for name in MODELS:
-            ahead = PREDICTORS[name].ahead
-            assert ahead is not None
-            lessons = [("g", before, window) for before, window in zip(series, newest, strict=True)]
-            learned[name], _ = studied(ahead, learned[name], lessons, number)
+            lessons = [
+                Lesson("g", before, window, BatchCost(), Estimate(window.seconds, 0.0, 10))
+                for before, window in zip(series, newest, strict=True)
+            ]
+            learned[name], _ = studied(PREDICTORS[name], learned[name], lessons, number)
         series = [each.followed_by(window, LOOKS_BACK) for each, window in zip(series, newest, strict=True)]
         averages = [
             KEEP * average + (1 - KEEP) * math.log(window.speed)

@@ -14,12 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterotrain_operator.core.batching.looking_ahead import Lesson, foreseen, studied
+from heterotrain_operator.core.batching.looking_ahead import MOST_STUDIED, Lesson, foreseen, studied
 from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.model import Group
 from heterotrain_operator.core.prediction import PREDICTORS
+from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.learned import LEARNED, LOOKS_BACK, Learned
-from heterotrain_operator.core.prediction.predictor import LooksAhead
+from heterotrain_operator.core.prediction.predictor import LooksAhead, Predictor
 from heterotrain_operator.core.prediction.series import Series, Window
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.remembered_worker import RememberedWorker
@@ -30,10 +31,18 @@ GROUP = Group("g", 8)
 
 
 @pytest.fixture(params=[name for name, each in PREDICTORS.items() if each.ahead is not None])
-def ahead(request: pytest.FixtureRequest) -> LooksAhead:
-    model = PREDICTORS[request.param].ahead
-    assert model is not None
-    return model
+def predictor(request: pytest.FixtureRequest) -> Predictor:
+    return PREDICTORS[request.param]
+
+
+def ahead_of(predictor: Predictor) -> LooksAhead:
+    assert predictor.ahead is not None
+    return predictor.ahead
+
+
+def lesson(series: Series, window: Window) -> Lesson:
+    """Of a worker of whom one batch alone is known."""
+    return Lesson("g", series, window, BatchCost(), Estimate(window.seconds, 0.0, 10))
 
 
 def interfered(draw: random.Random, windows: int, *, interference: bool) -> list[Window]:
@@ -46,7 +55,7 @@ def interfered(draw: random.Random, windows: int, *, interference: bool) -> list
     return found
 
 
-def play(ahead: LooksAhead, traces: Sequence[Sequence[Window]]) -> tuple[Learned, float, float]:
+def play(predictor: Predictor, traces: Sequence[Sequence[Window]]) -> tuple[Learned, float, float]:
     """What is learned of the traces; and over the second half the root of the mean squared error of log seconds, with
     the model and of the average alone.
     """
@@ -58,11 +67,11 @@ def play(ahead: LooksAhead, traces: Sequence[Sequence[Window]]) -> tuple[Learned
             if number > len(traces[0]) // 2:
                 seconds = fmean(each.seconds for each in before.windows)
                 for found, known in ((errors, learned), (plain, ())):
-                    (seat,) = foreseen(ahead, [seat_of(before, seconds)], known)
+                    (seat,) = foreseen(predictor, [seat_of(before, seconds)], known)
                     assert seat.estimate is not None
                     found.append(math.log(seat.estimate.mean_seconds / window.seconds) ** 2)
-        lessons: list[Lesson] = [("g", before, window) for before, window in zip(series, newest, strict=True)]
-        learned, events = studied(ahead, learned, lessons, number)
+        lessons = [lesson(before, window) for before, window in zip(series, newest, strict=True)]
+        learned, events = studied(predictor, learned, lessons, number)
         assert not events
         series = [before.followed_by(window, LOOKS_BACK) for before, window in zip(series, newest, strict=True)]
     return learned[0], math.sqrt(fmean(errors)), math.sqrt(fmean(plain))
@@ -74,29 +83,31 @@ def seat_of(series: Series, seconds: float) -> Seat:
 
 @pytest.mark.parametrize(("interference", "most"), [(True, 0.85), (False, 1.05)])
 def test_interference_is_foreseen_and_noise_is_left_alone(
-    ahead: LooksAhead, *, interference: bool, most: float
+    predictor: Predictor, *, interference: bool, most: float
 ) -> None:
     draw = random.Random(3)
     traces = [interfered(draw, 300, interference=interference) for _ in range(8)]
-    learned, error, plain = play(ahead, traces)
-    assert learned.samples == 8 * (300 - 3)
+    learned, error, plain = play(predictor, traces)
+    assert learned.samples == MOST_STUDIED * (300 - 3)
     assert error <= most * plain
 
 
-def test_worker_whose_use_of_the_cpu_is_not_known_goes_by_averages(ahead: LooksAhead) -> None:
-    trusted = Learned("g", ahead.least_samples, 0.1, 0.2, tuple(0.1 for _ in ahead.beginning))
+def test_worker_whose_use_of_the_cpu_is_not_known_goes_by_averages(predictor: Predictor) -> None:
+    trusted = Learned(
+        "g", ahead_of(predictor).least_samples, 0.1, 0.2, tuple(0.1 for _ in ahead_of(predictor).beginning)
+    )
     known, unknown = (Series((0.1, 32.0, share, 0.5) * LOOKS_BACK) for share in (0.5, -1.0))
-    first, second = foreseen(ahead, [seat_of(known, 0.1), seat_of(unknown, 0.1)], [trusted])
+    first, second = foreseen(predictor, [seat_of(known, 0.1), seat_of(unknown, 0.1)], [trusted])
     assert first.estimate != second.estimate == Estimate(0.1, 0.0, 10)
-    assert studied(ahead, (), [("g", unknown, Window(0.1, 32, -1.0, 0.5))], 0) == ((), ())
+    assert studied(predictor, (), [lesson(unknown, Window(0.1, 32, -1.0, 0.5))], 0) == ((), ())
 
 
-def test_what_predicts_worse_than_averages_is_not_trusted_and_learned_again(ahead: LooksAhead) -> None:
+def test_what_predicts_worse_than_averages_is_not_trusted_and_learned_again(predictor: Predictor) -> None:
     series, window = Series((0.1, 32.0, 0.5, 0.5) * LOOKS_BACK), Window(0.1, 32, 0.5, 0.5)
-    bad = Learned("g", 10_000, 1.0, 0.1, ahead.beginning)
-    assert not bad.is_trusted(ahead.least_samples)
-    (learned,), (event,) = studied(ahead, [bad], [("g", series, window)], 0)
-    assert learned == Learned("g", numbers=ahead.beginning)
+    bad = Learned("g", 10_000, 1.0, 0.1, ahead_of(predictor).beginning)
+    assert not bad.is_trusted(ahead_of(predictor).least_samples)
+    (learned,), (event,) = studied(predictor, [bad], [lesson(series, window)], 0)
+    assert learned == Learned("g", numbers=ahead_of(predictor).beginning)
     assert event.reason == "PredictorReset"
 
 
@@ -111,10 +122,8 @@ def test_what_is_stored_otherwise_is_learned_again(rows: object) -> None:
         assert all(math.isfinite(each.error) for each in Remembered.from_json(text).learned)
     short = Learned("g", 10_000, 0.1, 0.2, (1.0,))
     for name in ("ARX", "NARX"):
-        model = PREDICTORS[name].ahead
-        assert model is not None
         seat = seat_of(Series((0.1, 32.0, 0.5, 0.5) * LOOKS_BACK), 0.1)
-        assert foreseen(model, [seat], LEARNED.read(LEARNED.write([short]))) == [seat]
+        assert foreseen(PREDICTORS[name], [seat], LEARNED.read(LEARNED.write([short]))) == [seat]
 
 
 WINDOWS = st.lists(
@@ -125,12 +134,10 @@ WINDOWS = st.lists(
 @given(WINDOWS)
 def test_any_windows_leave_finite_numbers(windows: list[Window]) -> None:
     for name in ("ARX", "NARX"):
-        model = PREDICTORS[name].ahead
-        assert model is not None
         learned: tuple[Learned, ...] = ()
         series = Series()
         for number, window in enumerate(windows):
-            learned, _ = studied(model, learned, [("g", series, window)], number)
+            learned, _ = studied(PREDICTORS[name], learned, [lesson(series, window)], number)
             series = series.followed_by(window, LOOKS_BACK)
         assert all(math.isfinite(each) for known in learned for each in known.numbers)
 

@@ -40,7 +40,7 @@ def likely_seats(job: Job, seats: Sequence[Seat], memory: Remembered) -> tuple[S
     that weighs noise; and who of them is taken
     to be slow, in words.
     """
-    seats = foreseen(predictor_of(job).ahead, seats, memory.learned)
+    seats = foreseen(predictor_of(job), seats, memory.learned)
     if not weighs_noise(job):
         return seats, ""
     likely, names = with_relapse_caution(shrunk_to_group_mean(seats), memory.progress.progress_step, job.interval)

@@ -7,12 +7,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.model import Event
-from heterotrain_operator.core.prediction.learned import GREATEST_FACTOR, Learned, Sample, sample_of
-from heterotrain_operator.core.prediction.predictor import LooksAhead
+from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain_operator.core.prediction.learned import GREATEST_FACTOR, Learned, Sample, log_speed, sample_of
+from heterotrain_operator.core.prediction.predictor import LooksAhead, Prediction, Predictor
 from heterotrain_operator.core.prediction.series import Series, Window
+from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.split.allocation import Line
 
 AVERAGED = 50
 """Windows over which errors are averaged."""
@@ -20,15 +24,27 @@ AVERAGED = 50
 WORSE = 1.5
 """Times the average's mean squared error at which a model begins again."""
 
-MOST_STUDIED = 24
+MOST_STUDIED = 6
 """Windows of a group that teach at one decision: of many workers a part, so that a decision costs no more."""
 
-Lesson = tuple[str, Series, Window]
-"""A group, the windows of one of its workers till now, and the one that has ended."""
+
+class Lesson(NamedTuple):
+    """A window that has ended of a worker of a group, its windows till then, and what is known of its own time."""
+
+    group: str
+    series: Series
+    window: Window
+    cost: BatchCost
+    estimate: Estimate
 
 
-def foreseen(ahead: LooksAhead | None, seats: Sequence[Seat], learned: Iterable[Learned]) -> Sequence[Seat]:
+LEAST_FORESEEN = 0.005
+"""Relative change of own time below which there is nothing to foresee: far less than any window's noise."""
+
+
+def foreseen(predictor: Predictor, seats: Sequence[Seat], learned: Iterable[Learned]) -> Sequence[Seat]:
     """The seats with the own times that their next windows are expected to show, where a model is to be trusted."""
+    ahead = predictor.ahead
     if ahead is None:
         return seats
     trusted = {each.group: each for each in learned if each.is_trusted(ahead.least_samples)}
@@ -36,32 +52,48 @@ def foreseen(ahead: LooksAhead | None, seats: Sequence[Seat], learned: Iterable[
 
 
 def _foreseen(ahead: LooksAhead, seat: Seat, known: Learned | None) -> Seat:
-    sample = None if known is None else sample_of(seat.memory.series.windows)
-    if known is None or sample is None or seat.estimate is None or len(known.numbers) != len(ahead.beginning):
+    if known is None or seat.estimate is None or len(known.numbers) != len(ahead.beginning):
         return seat
-    factor = math.exp(-ahead.expected(known.numbers, sample))
+    sample = sample_of(seat.memory.series.windows, sure_line(seat.prediction))
+    factor = 1.0 if sample is None else math.exp(-ahead.expected(known.numbers, sample))
+    if abs(factor - 1) < LEAST_FORESEEN:
+        return seat
     return seat.with_estimate(seat.estimate.scaled(min(max(factor, 1 / GREATEST_FACTOR), GREATEST_FACTOR)))
 
 
+def sure_line(prediction: Prediction | None) -> Line | None:
+    """Own time by batch as far as that is sure."""
+    return prediction.line if prediction is not None and prediction.is_sure else None
+
+
 def studied(
-    ahead: LooksAhead, learned: Iterable[Learned], lessons: Sequence[Lesson], turn: int
+    predictor: Predictor, learned: Iterable[Learned], lessons: Sequence[Lesson], turn: int
 ) -> tuple[tuple[Learned, ...], tuple[Event, ...]]:
     """What is known of each group once these windows have ended, and which models begin again. Of many workers others
     teach at each `turn`, by which the lessons are rotated.
     """
+    ahead = predictor.ahead
+    if ahead is None:
+        return tuple(learned), ()
     known = {each.group: each for each in learned}
     count: dict[str, int] = {}
     events: list[Event] = []
     start = turn * MOST_STUDIED % max(len(lessons), 1)
-    for group, series, window in (*lessons[start:], *lessons[:start]):
-        sample = sample_of(series.windows)
-        if sample is None or count.get(group, 0) >= MOST_STUDIED:
+    for group, series, window, cost, estimate in (*lessons[start:], *lessons[:start]):
+        windows = series.windows
+        if count.get(group, 0) >= MOST_STUDIED or not windows:
+            continue
+        line = sure_line(predictor.predict(cost, round(window.batch), estimate))
+        if line is None and windows[-1].batch != window.batch:
+            continue
+        sample = sample_of(windows, line)
+        if sample is None:
             continue
         count[group] = count.get(group, 0) + 1
         before = known.get(group, Learned(group))
         if len(before.numbers) != len(ahead.beginning):
             before = Learned(group, numbers=ahead.beginning)
-        after = _after(ahead, before, sample, math.log(window.speed) - sample.average)
+        after = _after(ahead, before, sample, log_speed(window, line) - sample.average)
         if after.samples >= ahead.least_samples + AVERAGED and after.error > WORSE * after.average_error:
             after = Learned(group, numbers=ahead.beginning)
             message = f"what was learned of group {group} predicted worse than averages do, and is learned again"

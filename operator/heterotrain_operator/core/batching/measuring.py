@@ -148,7 +148,8 @@ def measured(
                 limit = worker.step_time.cpu_limit or counters.cpu_limit
                 newest = window_seen(worker.resource_use, counters, each.window, member.batch_size, limit)
                 after = after._replace(series=worker.series.followed_by(newest, kept))
-                lessons.append((member.group, worker.series, newest))
+                if predictor.ahead is not None:
+                    lessons.append(Lesson(member.group, worker.series, newest, worker.batch_cost, each.estimate))
             if each.turn >= TURN:
                 after = after._replace(relapses=after.relapses._replace(together=turned))
             elif after.relapses.together:
@@ -164,11 +165,9 @@ def measured(
                 remarks.append(f"ignored the window of {member.name}: {fault}")
         else:
             workers.append(worker)
-    events: tuple[Event, ...] = ()
-    if predictor.ahead is not None:
-        turn = memory.progress.progress_step // max(job.interval, 1)
-        learned, events = studied(predictor.ahead, memory.learned, lessons, max(turn, 0))
-        memory = replace(memory, learned=learned)
+    turn = max(memory.progress.progress_step, 0) // max(job.interval, 1)
+    learned, events = studied(predictor, memory.learned, lessons, turn)
+    memory = replace(memory, learned=learned) if lessons else memory
     if any(each is not None and each.jumped for each in taken):
         memory = replace(memory, promises=Promises(), whole_steps=memory.whole_steps.restarted())
     # Of a window in which the speed jumped, the steps at the new one tell how slow a worker is.

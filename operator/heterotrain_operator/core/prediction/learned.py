@@ -14,12 +14,15 @@ from heterotrain.foreign import is_number, is_text
 from heterotrain_operator.core.columns import cut
 from heterotrain_operator.core.fields import MAX_COUNT, Rows
 from heterotrain_operator.core.prediction.series import UNKNOWN, Window
+from heterotrain_operator.core.split.allocation import Line
 
 LOOKS_BACK = 8
 """Windows of a worker that are remembered: those with any weight in the average below."""
 
 KEEP = 0.8
 """Weight of each window in the average, relative to the one after it: LB-BSP's EMA(0.2)."""
+
+WEIGHTS = tuple(KEEP**age for age in reversed(range(LOOKS_BACK)))
 
 LAGS = 3
 """Windows whose use of CPU and memory counts. Source: LB-BSP, eq. 4 (k to k-2)."""
@@ -35,26 +38,34 @@ GREATEST_FACTOR = 2.0
 
 
 class Sample(NamedTuple):
-    """What a worker's last windows say: the average log speed (samples per own second), and what differs from it."""
+    """What a worker's last windows say: the average log speed, and what differs from it."""
 
     average: float
     inputs: tuple[float, ...]
 
 
-def sample_of(windows: tuple[Window, ...]) -> Sample | None:
+def log_speed(window: Window, line: Line | None) -> float:
+    """The logarithm of how fast the worker was: beside the line for its batch, or else in samples per own second."""
+    return math.log((window.batch if line is None else line.at(window.batch)) / window.seconds)
+
+
+def sample_of(windows: tuple[Window, ...], line: Line | None) -> Sample | None:
     """The last windows, oldest first, as inputs; None if they are too few, or the use of the CPU is not known of all.
 
-    Use of memory that is not known counts as none: where no limit is set it says nothing.
+    `line` is the worker's own time by batch, as far as that is sure; without it windows at other batches than the last
+    one tell of the batch, not of speed. Use of memory that is not known counts as none: it has no limit.
     """
-    if len(windows) < LAGS or any(not 0 <= window.cpu_share <= 1 for window in windows[-LAGS:]):
+    if line is None:
+        windows = tuple([window for window in windows if window.batch == windows[-1].batch])
+    newest = windows[-LAGS:]
+    cpu = [window.cpu_share - 0.5 for window in newest]
+    if len(newest) < LAGS or min(cpu) < -0.5 or max(cpu) > 0.5:
         return None
-    speeds = [math.log(window.speed) for window in reversed(windows)]
-    weights = [KEEP**age for age in range(len(speeds))]
-    average = math.fsum(map(float.__mul__, weights, speeds)) / math.fsum(weights)
-    newest = windows[: -LAGS - 1 : -1]
-    memory = [0.5 if window.memory_share == UNKNOWN else window.memory_share for window in newest]
-    uses = [share - 0.5 for share in (*(window.cpu_share for window in newest), *memory)]
-    return Sample(average, (1.0, speeds[0] - average, speeds[1] - average, *uses))
+    memory = [0.0 if window.memory_share == UNKNOWN else window.memory_share - 0.5 for window in newest]
+    speeds = [log_speed(window, line) for window in windows]
+    weights = WEIGHTS[-len(speeds) :]
+    average = sum([weight * speed for weight, speed in zip(weights, speeds, strict=True)]) / sum(weights)
+    return Sample(average, (1.0, speeds[-1] - average, speeds[-2] - average, *cpu, *memory))
 
 
 @dataclass(frozen=True, slots=True)
