@@ -24,6 +24,8 @@ from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 from heterotrain_operator.core.remembered.batching import Promises
 from heterotrain_operator.core.remembered.job import Outcome, Progress, RestartBudget, Start
+from heterotrain_operator.core.remembered.members import PASSAGES, PENDING, Passage, Passages, Slot, TransitionRecord
+from heterotrain_operator.core.remembered.replacements import REMOVALS, REPLACEMENTS, Remedies, Removal, Replacement
 from heterotrain_operator.core.remembered_worker import KEY_LENGTH, NOBODY, RememberedWorker, key_of, rounded_workers
 from heterotrain_operator.core.state import MAX_BYTES, Remembered, members_memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
@@ -67,12 +69,22 @@ WORKER = any_of(
 COLUMNS = 1 + max(
     number for value in (NOBODY, *NOBODY) if isinstance(value, tuple) for number, _, _ in columns_of(type(value))
 )
+PASSAGE = Passage("job-a-1", 12, 5.0, "more workers are wanted", "job-a-0")
 SOUND = Remembered(
     plan_version=3,
     generation=1,
     published_at=5.0,
     budget=RestartBudget(restarts=2),
     outcome=Outcome(reason="a"),
+    pending=(Slot("a", 1, "b", "c", "abcdef", 2, 3, 100.0, 50.0, RememberedWorker(noted=3)), Slot("a", 2, due_at=5.0)),
+    remedies=Remedies(
+        replacing=(Replacement("a", 7, "job-a-1", "abcdef", "it is slow", 1, 5.0, 6.0, 0.25, 32.5),),
+        removed=(Removal("a", 3, 1),),
+        replacements=2,
+        replaced_at=5.0,
+    ),
+    passages=Passages(arrivals=(PASSAGE,), departures=(PASSAGE, PASSAGE)),
+    transitions=TransitionRecord(idle_seconds=1.25),
     workers=(RememberedWorker(StepTime(1, 2), key="abcdef"),),
 )
 FAST = RememberedWorker(batch_cost=BatchCost(speed=2.0, predicted=1))
@@ -83,7 +95,8 @@ FAST = RememberedWorker(batch_cost=BatchCost(speed=2.0, predicted=1))
 def test_memory_reads_back_as_it_was_written(
     workers: list[RememberedWorker], moment: float | None, number: int, flag: bool, text: str
 ) -> None:
-    memory = Remembered(
+    memory = replace(
+        SOUND,
         plan_version=number,
         start=Start(started_at=moment),
         budget=RestartBudget(draining=flag),
@@ -92,6 +105,32 @@ def test_memory_reads_back_as_it_was_written(
         workers=tuple(workers),
     )
     assert Remembered.from_json(memory.to_json()) == memory
+
+
+ROWS = {"pending": PENDING, "replacing": REPLACEMENTS, "removed": REMOVALS, "arrivals": PASSAGES}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_row_of_which_nonsense_is_told_is_none_and_no_more_are_read_than_are_allowed(name: str) -> None:
+    table, stored = ROWS[name], json.loads(SOUND.to_json())
+    [row, *_] = stored[name]
+    assert len(table.read([row] * 1000)) == table.most
+    spoilt = [
+        row[:2],
+        *([*row[:at], {"a": -1}, *row[at + 1 :]] for at in range(min(len(row), 10) - (name == "pending"))),
+    ]
+    low = [[*row[:at], -1, *row[at + 1 :]] for at, value in enumerate(row[:9]) if isinstance(value, int | float)]
+    for rows in (None, 7, "x", [7], [[]], *([each] for each in spoilt + low)):
+        assert table.read(rows) == ()
+        assert json.loads(Remembered.from_json(json.dumps({**stored, name: rows})).to_json()).get(name, []) == []
+
+
+def test_clock_that_leaps_moves_moments_but_those_that_have_not_come() -> None:
+    later, earlier = SOUND.moved(1000.0), SOUND.moved(-1000.0)
+    first, second = later.pending
+    assert (first.due_at, first.blame_deferred_at, second.blame_deferred_at) == (1100.0, 1050.0, 0.0)
+    assert (later.remedies.replacing[0].created_at, later.passages.arrivals[0].at) == (1006.0, 1005.0)
+    assert earlier.pending[0].due_at == 0.0
 
 
 OTHER_BY_KIND = {type(None): 7.5, bool: True, int: 3, float: 0.5, str: "x"}

@@ -13,7 +13,7 @@ from heterotrain_operator.core.facts import NAMED, Facts, survey
 from heterotrain_operator.core.lifecycle.following import noticed
 from heterotrain_operator.core.lifecycle.membership import evicted
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerMetrics, WorkerSeen
-from heterotrain_operator.core.remembered.members import MOST_PASSAGES, PASSAGES, Passage, Passages, TransitionRecord
+from heterotrain_operator.core.remembered.members import MOST_PASSAGES
 from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import (
     NEWCOMER,
@@ -112,21 +112,6 @@ def test_of_many_that_leave_at_once_only_the_first_have_events_of_their_own() ->
     resize(world, 2)
     assert len(told([world.tick()], "WorkerLeft")) == NAMED + 1
     assert len(world.memory.passages.departures) == MOST_PASSAGES
-
-
-def test_passages_read_back_as_they_were_written_and_no_more_than_are_remembered() -> None:
-    each = Passage(D, 12, 5.0, "more workers are wanted")
-    assert PASSAGES.read(PASSAGES.write([each])) == (each,)
-    assert len(PASSAGES.read(PASSAGES.write([each] * 40))) == MOST_PASSAGES
-    passages = Passages(arrivals=(each,), departures=(each, each))
-    memory = Remembered(passages=passages, transitions=TransitionRecord(idle_seconds=1.25))
-    assert Remembered.from_json(memory.to_json()) == memory
-    assert memory.moved(10).passages.arrivals[0].at == 15.0
-
-
-@pytest.mark.parametrize("rows", [None, 5, [5], [["a"]], [["a", -1, 0, "", ""]], [["a", 1, "soon", "", ""]]])
-def test_malformed_passages_are_none(rows: object) -> None:
-    assert PASSAGES.read(rows) == ()
 
 
 # --- whom a plan names as evicted: who was seen to end, if nobody else could train beside its members -----------

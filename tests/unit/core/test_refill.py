@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from heterotrain.contract import MEMBERS_MAY_END
 from heterotrain_operator.core.model import Group, Job, WorkerState
-from heterotrain_operator.core.remembered.members import MOST_PENDING, PENDING, Slot
-from heterotrain_operator.core.remembered_worker import RememberedWorker
-from heterotrain_operator.core.state import Remembered
+from heterotrain_operator.core.remembered.members import MOST_PENDING
 from unit.core.jobs import (
     A,
     B,
@@ -235,44 +230,3 @@ def test_ends_of_more_workers_than_places_are_remembered(how: str) -> None:
 
 
 # --- how places are stored ---------------------------------------------------------------------------------------
-
-TEXTS = st.text("ab-0", max_size=8)
-PLACES = st.builds(
-    Slot,
-    group=TEXTS,
-    index=st.integers(0, 10**6),
-    why=TEXTS,
-    replaces=TEXTS,
-    key=st.sampled_from(["", "abcdef"]),
-    failures=st.integers(0, 10**6),
-    tries=st.integers(0, 10**6),
-    due_at=st.floats(0, 1e12),
-    blame_deferred_at=st.floats(0, 1e12),
-    known=st.just(RememberedWorker(noted=3)),
-)
-
-
-@given(st.lists(PLACES, max_size=5))
-def test_places_read_back_as_they_were_written(places: list[Slot]) -> None:
-    memory = Remembered(pending=tuple(places))
-    assert Remembered.from_json(memory.to_json()) == memory
-
-
-BLANK = ["", "", 0, 0, 0, 0, []]
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [None, 7, "x", [7], [[]], [["a"] * 10], [["a", -1, "", "", "", 0, 0, 0.0, 0.0, []]], [["a", 1, 2, *BLANK]]],
-)
-def test_place_of_which_nonsense_is_told_is_none(rows: object) -> None:
-    assert PENDING.read(rows) == ()
-    assert Remembered.from_json(json.dumps({"schema": 1, "pending": rows})) == Remembered()
-    assert len(PENDING.read([Slot("a", 1).row()] * 1000)) == MOST_PENDING
-
-
-def test_clock_that_leaps_moves_the_moments_of_places() -> None:
-    memory = Remembered(pending=(Slot("a", 1, due_at=100.0, blame_deferred_at=50.0), Slot("a", 2, due_at=5.0)))
-    first, second = memory.moved(1000.0).pending
-    assert (first.due_at, first.blame_deferred_at, second.blame_deferred_at) == (1100.0, 1050.0, 0.0)
-    assert memory.moved(-1000.0).pending[0].due_at == 0.0

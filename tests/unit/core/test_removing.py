@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from heterotrain.contract import MEMBERS_MAY_END
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
 from heterotrain_operator.core.remembered.replacements import Removal
-from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import A, B, C, D, ends, names, told
 from unit.core.traces import World
 
@@ -112,9 +110,3 @@ def test_place_comes_back(how: str) -> None:
         made.tick(5)
     assert len(names(made.plan)) == (5 if how == "edited" else 4)
     assert made.memory.remedies.removed == ()
-
-
-@pytest.mark.parametrize("rows", [5, [5], [["a", 3]], [["a", -1, 1]], [[7, 3, 1]], [["a", 3, 2**60]]])
-def test_malformed_removals_are_none(rows: object) -> None:
-    document = json.loads(Remembered().to_json())
-    assert Remembered.from_json(json.dumps({**document, "removed": rows})).remedies.removed == ()

@@ -7,13 +7,6 @@ from dataclasses import replace
 import pytest
 
 from heterotrain_operator.core.model import Decision, Group, Stragglers
-from heterotrain_operator.core.remembered.replacements import (
-    MOST_REPLACEMENTS,
-    REPLACEMENTS,
-    Remedies,
-    Removal,
-    Replacement,
-)
 from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import (
     NEWCOMER,
@@ -192,20 +185,3 @@ def test_restart_is_counted_as_no_change_of_members() -> None:
         made.tick(5)
     assert made.memory.budget.restarts == 1
     assert (made.memory.transitions.joins, made.memory.transitions.switching) == (0, "")
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [None, 5, [5], [["a"]], [["a", -1, "b", "x" * 6, "", 0, 0, 0, 0, 0]], [["a", 1, "b", "short", "", 0, 0, 0, 0, 0]]],
-)
-def test_malformed_replacements_are_none(rows: object) -> None:
-    assert REPLACEMENTS.read(rows) == ()
-
-
-def test_replacements_read_back_as_they_were_written_and_no_more_than_are_allowed() -> None:
-    each = Replacement("a", 7, "job-a-1", "abcdef", "it is slow", 1, 5.0, 6.0, 0.25, 32.5)
-    assert len(REPLACEMENTS.read(REPLACEMENTS.write([each] * 40))) == MOST_REPLACEMENTS
-    remedies = Remedies(replacing=(each,), removed=(Removal("a", 3, 1),), replacements=2, replaced_at=5.0)
-    memory = Remembered(remedies=remedies)
-    assert Remembered.from_json(memory.to_json()) == memory
-    assert memory.moved(10).remedies.replacing[0].created_at == 16.0
