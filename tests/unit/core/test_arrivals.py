@@ -8,7 +8,6 @@ import pytest
 
 from heterotrain.contract import PHASE_PREPARING
 from heterotrain_operator.core.facts import worker_name
-from heterotrain_operator.core.remembered.members import MOST_PENDING
 from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import (
     A,
@@ -37,15 +36,6 @@ def test_why_a_newcomer_does_not_start_is_told() -> None:
     assert decision.phase == "Running"
     assert f"waiting for {D} (Pending: ImagePullBackOff: Back-off pulling image)" in decision.reason
     assert not condition(decision).status, "it may start yet"
-
-
-def test_pod_that_is_refused_is_told_of() -> None:
-    world = stuck_world()
-    world.tick()
-    del world.workers[D]
-    seen = world.seen
-    vars(world)["seen"] = lambda: replace(seen(), refused=((D, "exceeded quota"),))
-    assert f"{D} (exceeded quota)" in world.tick(30).reason
 
 
 def test_newcomer_that_finds_no_place_is_waited_for_told_of_and_has_its_whole_time_to_start_then() -> None:
@@ -168,15 +158,6 @@ def test_source_of_metrics_that_is_away_is_no_newcomers_fault() -> None:
         assert world.tick(10).delete == ()
 
 
-def test_member_whose_place_is_given_up_for_its_newcomers_leaves_the_others_training() -> None:
-    world = elastic_world(backoff_limit=1)
-    ends(world, B, "exit")
-    world.tick()
-    decisions = failing(world, 30, 5)
-    assert (decisions[-1].phase, names(world.plan)) == ("Running", [A, C])
-    assert condition(decisions[-1]).reason == "WorkersMissing"
-
-
 def test_place_that_was_given_up_is_tried_again_once_it_was_not_wanted() -> None:
     world = stuck_world(backoff_limit=0)
     failing(world, 4, 20)
@@ -187,25 +168,6 @@ def test_place_that_was_given_up_is_tried_again_once_it_was_not_wanted() -> None
     resize(world, 4)
     settled(world)
     assert len(names(world.plan)) == 4
-
-
-def test_hundreds_of_newcomers_that_cannot_start_are_not_tried_for_ever() -> None:
-    world = stuck_world(replicas=203, backoff_limit=1, global_batch=1024)
-    for _ in range(60):
-        [decision] = failing(world, 1, 20)
-        assert decision.phase == "Running"
-        assert len(world.memory.pending) <= MOST_PENDING
-    before = world.created
-    settled(world, 10)
-    assert world.created == before <= 3 + 200 + 2 * MOST_PENDING
-    assert names(world.plan) == [A, B, C]
-
-
-def test_newcomers_that_start_do_not_keep_the_end_of_a_member_from_being_remembered() -> None:
-    world = stuck_world(replicas=103, global_batch=1024)
-    looks(world, 2, 5.0, "ContainerCreating")
-    ends(world, B, "exit")
-    assert (world.tick().phase, names(world.plan)) == ("Running", [A, C])
 
 
 def test_lost_memory_does_not_lose_sight_of_a_newcomer_that_does_not_start() -> None:

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from heterotrain.contract import Plan
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.clusters.simulated.laws import Padded, TimeLaw
-from heterotrain_operator.core.batching.bounds import bounded_below, bounds_in_passes, why_no_fewer, with_least_batch
+from heterotrain_operator.core.batching.bounds import bounded_below, bounds_in_passes
 from heterotrain_operator.core.batching.policies import POLICIES
-from heterotrain_operator.core.model import Group, Job, WorkerMetrics
+from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.remembered_worker import RememberedWorker
-from heterotrain_operator.core.split.allocation import split_min_max
 from heterotrain_operator.core.split.passes import at_once
 from unit.core.traces import World, hetero_job
 
@@ -36,13 +35,6 @@ def padded_world(policy: str, *, multiple: int, noise: float = 0.05, total: int 
     return PaddedWorld(job, by_name, noise=noise, fixed=0.01).start()
 
 
-def best_padded_seconds(world: PaddedWorld) -> float:
-    workers = [world.workers[member.name] for member in world.plan.members]
-    times = [lambda batch, each=worker: each.scale * each.law.seconds(batch) for worker in workers]
-    total = world.plan.global_batch_size
-    return max(time_of(b) for time_of, b in zip(times, split_min_max(times, total, [(1, total)] * 4), strict=True))
-
-
 @pytest.mark.parametrize(
     ("policy", "fixed"), [*((policy, True) for policy in known_policies()), ("Proportional", False), ("Profile", False)]
 )
@@ -53,13 +45,6 @@ def test_every_plan_of_every_policy_keeps_the_multiple(policy: str, fixed: bool)
         assert world.plan.global_batch_size == 192 or not fixed
         assert all(member.batch_size % 16 == 0 for member in world.plan.members)
         world.run(1)
-
-
-@pytest.mark.parametrize("total", [192, pytest.param(512, marks=pytest.mark.long)])
-def test_on_padded_times_the_multiple_reaches_the_best_split(total: int) -> None:
-    world = padded_world("Optimal", multiple=16, total=total)
-    world.run(30)
-    assert max(world.true_seconds()) <= 1.001 * best_padded_seconds(world)
 
 
 def test_a_multiple_that_is_set_while_running_repairs_the_plan_and_says_why() -> None:
@@ -82,25 +67,6 @@ def test_a_multiple_that_the_global_batch_cannot_hold_degrades_the_job_and_leave
     degraded = next(c for c in decision.conditions if c.type == "Degraded")
     assert degraded.status
     assert "no batches in multiples of 16 within their bounds add up to 200" in degraded.message
-
-
-def test_a_job_whose_multiples_do_not_fit_never_starts_and_says_why() -> None:
-    groups = tuple(Group(f"g{rank}", 1, multiple_of=32) for rank in range(3))
-    world = World(Job("job", groups, 100))
-    world.tick()
-    assert "in multiples of 32" in world.tick().reason
-    assert world.plan is None
-
-
-def test_a_restart_rounds_what_was_no_multiple() -> None:
-    world = padded_world("Optimal", multiple=1)
-    world.run(4)
-    world.job = replace(world.job, groups=tuple(replace(group, multiple_of=16) for group in world.job.groups))
-    world.workers["job-g0-0"].end(1, message="killed")
-    for _ in range(8):
-        world.tick(5)
-    assert world.plan.generation == 2
-    assert all(member.batch_size % 16 == 0 for member in world.plan.members)
 
 
 def assert_held(plan: Plan | None, total: int, most: dict[str, int]) -> None:
@@ -158,13 +124,6 @@ def test_slow_workers_end_at_what_they_need_and_the_fast_one_takes_the_rest(poli
     assert min(batches_seen(needy_world(policy, least=1))[-1]) < 4, "without the report they get less"
 
 
-def test_first_plan_obeys_it_too() -> None:
-    made = needy_world("Static")
-    cores = zip(made.job.groups, (2.0, 0.1, 0.05), strict=True)
-    made.job = replace(made.job, groups=tuple(replace(group, cpu_limit=cpu) for group, cpu in cores), initial="Static")
-    assert batches_seen(made, 1) == [(44, 8, 8)]
-
-
 def test_global_batch_that_is_too_small_for_all_leaves_the_users_bounds() -> None:
     assert batches_seen(needy_world("Optimal", least=21)) == batches_seen(needy_world("Optimal", least=1))
     assert min(batches_seen(needy_world("Optimal", least=20))[-1]) == 20
@@ -197,14 +156,6 @@ def test_plan_that_gives_too_little_is_repaired_at_once_and_says_why() -> None:
     assert "bounds are [8, 60] (at least 8 samples, since it reports that its model trains badly with" in said
 
 
-def test_it_is_remembered_while_a_worker_does_not_answer_and_one_sample_is_no_bound() -> None:
-    known = with_least_batch(RememberedWorker(), WorkerMetrics(plan_version=0, least_batch_size=8))
-    assert known.least_batch == 8
-    assert with_least_batch(known, None) == known
-    assert with_least_batch(RememberedWorker(), WorkerMetrics(plan_version=0)) == RememberedWorker()
-    assert with_least_batch(known, WorkerMetrics(plan_version=0, least_batch_size=-3)) == RememberedWorker()
-
-
 @given(HELD, st.integers(1, 500), st.data())
 def test_raised_bounds_hold_whatever_held_before(
     bounds: list[tuple[int, int]], total: int, data: st.DataObject
@@ -215,10 +166,3 @@ def test_raised_bounds_hold_whatever_held_before(
     assert all(low <= new <= high for (low, high), (new, _) in zip(bounds, raised, strict=True))
     if sum(low for low, _ in bounds) <= total:
         assert sum(low for low, _ in raised) <= total
-
-
-@pytest.mark.parametrize(("users", "low", "said"), [(1, 8, True), (12, 12, False), (1, 1, False), (1, 5, True)])
-def test_bound_is_explained_only_where_it_rests_on_the_report(users: int, low: int, said: bool) -> None:
-    why = why_no_fewer(8, users, low)
-    assert why.startswith(f"at least {low} samples, since it reports") is said
-    assert bool(why) is said

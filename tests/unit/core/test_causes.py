@@ -20,7 +20,7 @@ from heterotrain_operator.core.prediction.causes import (
     shows_another_speed,
     window_closed,
 )
-from heterotrain_operator.core.prediction.resource_use import WRAP, Cause, ResourceUse, Spent
+from heterotrain_operator.core.prediction.resource_use import Cause, ResourceUse, Spent
 from heterotrain_operator.core.prediction.step_time import Estimate
 from unit.core.traces import World, hetero_job
 
@@ -146,43 +146,6 @@ def closed(
     """After a window of ten steps of so many seconds."""
     window = Estimate(seconds, 0.0, 10)
     return window_closed(known, metrics, window, before=before, jumped=jumped, at_new_batch=at_new_batch, on_cpu=True)
-
-
-def test_jump_is_explained_however_long_the_plan_is_active() -> None:
-    known, steps = ResourceUse(), 100.0
-    before = Estimate(0.1, 0.0, 100)
-
-    def metrics(steps: float, waited: float) -> WorkerMetrics:
-        own = 0.1 * steps + waited
-        totals = {"cpu_seconds": 0.1 * steps, "cpu_throttled_seconds": 0.0, "cpu_wait_seconds": waited}
-        return WorkerMetrics(1, steps=steps, own_seconds=own, observed_seconds=own, **totals)
-
-    for _ in range(5):
-        steps += 4 * WRAP / 100  # 400 seconds of 0.1 s each
-        known, _ = closed(known, metrics(steps, 0.0), 0.1, before, jumped=False)
-        assert all(0 <= each <= WRAP for each in known)
-    _, words = closed(known, metrics(steps + 10, 1.0), 0.2, before)
-    assert words == "it waited for a CPU 50 % of the time, 0 % before: a neighbour"
-    _, words = closed(ResourceUse(cpu=5000, waited=90), metrics(10, 1.0), 0.2, before)
-    assert words.startswith("it waited for a CPU"), "counters that began again"
-
-
-@pytest.mark.parametrize("figure", ["cpu_seconds", "cpu_throttled_seconds", "cpu_wait_seconds", "observed_seconds"])
-def test_counter_that_was_missing_when_the_window_began_or_ended_explains_nothing(figure: str) -> None:
-    """Steps of 0.1 s, half of it throttled, and then of 0.2 s, the more of it in waiting for a CPU."""
-
-    def counted(steps: float, waited: float, *, all_of_it: bool) -> WorkerMetrics:
-        totals = {"cpu_seconds": 0.05 * steps, "cpu_throttled_seconds": 0.05 * steps, "cpu_wait_seconds": waited}
-        totals["observed_seconds"] = own = 0.1 * steps + waited
-        if not all_of_it:
-            del totals[figure]
-        return WorkerMetrics(1, steps=steps, own_seconds=own, **totals)
-
-    before = Estimate(0.1, 0.0, 200)
-    for began, ended in ((True, False), (False, True)):
-        use, _ = closed(ResourceUse(), counted(100, 0.0, all_of_it=began), 0.1, before, jumped=False)
-        use, words = closed(use, counted(110, 1.0, all_of_it=ended), 0.2, before)
-        assert (use.cause, words) == (Cause.NONE, "")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -22,8 +21,6 @@ from unit.core.traces import ThrottledWorld, World, hetero_job, hetero_world
 LONG = pytest.mark.long
 TOLERANCE = 0.10
 QUIET_INTERVALS = 20
-LEVEL_1, LEVEL_2 = (0.375, 0.375, 0.375, 0.375), (0.375, 0.375, 0.25, 0.5)
-LEVEL_4, LEVEL_8 = (0.28, 0.28, 0.19, 0.75), (0.19, 0.19, 0.12, 1.0)
 
 
 def imbalance(world: World) -> float:
@@ -69,28 +66,6 @@ def test_unequal_workers_are_balanced_by_two_adjustments_and_by_a_few_more_in_no
     assert world.plan.global_batch_size == 192
 
 
-def resize(world: World, limits: Sequence[float]) -> None:
-    """Limits of the workers in order; own times are as long as quotas make them."""
-    for worker, limit in zip(world.workers.values(), limits, strict=True):
-        worker.cpu_limit, worker.scale = limit, 0.375 / limit
-
-
-@pytest.mark.parametrize(("noise", "seed"), [(0.0, 0), *(pytest.param(0.12, seed, marks=LONG) for seed in range(4))])
-@pytest.mark.parametrize("policy", ["Proportional", "Optimal"])
-def test_batches_follow_known_limits_before_an_interval_is_measured(policy: str, noise: float, seed: int) -> None:
-    """Levels 1, 2, 4, 8 and 1 of OmniLearn's table I on 1.5 cores, as `hack/bench/bsp.py` runs through them."""
-    world = hetero_world(policy, scales=(1, 1, 1, 1), noise=noise, seed=seed)
-    resize(world, LEVEL_1)
-    until_still(world)
-    for limits in (LEVEL_2, LEVEL_4, LEVEL_8, LEVEL_1):
-        resize(world, limits)
-        before = imbalance(world)
-        world.train(3)
-        assert world.tick().plan is not None
-        assert imbalance(world) <= max(before / 2, noise)
-        world.run(6)
-
-
 @pytest.mark.parametrize(
     ("policy", "scales", "totals"),
     [
@@ -106,13 +81,6 @@ def test_what_needs_no_balance_never_moves_and_a_profile_ends(
 ) -> None:
     world = hetero_world(policy, scales, noise=0.12 if policy == "Optimal" else 0.0, seed=3)
     assert [each.plan.global_batch_size for each in world.run(8) if each.plan is not None] == totals
-
-
-def test_growing_batch_without_a_fixed_global_batch_is_not_called_back() -> None:
-    world = hetero_world("Proportional", fixed_global_batch=False)
-    until_still(world)
-    assert world.plan.global_batch_size > 192
-    assert imbalance(world) <= TOLERANCE
 
 
 def throttled_world(noise: float, seed: int) -> ThrottledWorld:
@@ -149,18 +117,6 @@ def test_split_that_made_the_step_slower_is_taken_back_by_half_until_a_speed_cha
     world.workers["job-g1-0"].scale *= 3
     assert world.run(1)[0].plan is not None
     assert world.memory.promises.doubt == 0.0
-
-
-def test_speed_that_changes_just_with_the_batches_is_followed_two_decisions_later() -> None:
-    """It looks like a promise that was missed, until the way back makes the step no faster."""
-    world = hetero_world("Optimal")
-    world.run(1)
-    assert world.memory.promises.promised_seconds == 0.0, "the first split is a probe and promises nothing"
-    world.workers["job-g0-0"].scale = 1.5
-    world.run(1)
-    world.workers["job-g0-0"].scale = 4.0
-    world.run(4)
-    assert imbalance(world) <= TOLERANCE
 
 
 SCALES = (1, 2, 4)
@@ -332,13 +288,3 @@ def test_a_worker_that_comes_to_another_node_is_tried_at_once() -> None:
         world.tick(20)
     world.run(4)
     assert batches(world)[0] > 0
-
-
-def test_a_worker_that_was_unreadable_while_it_had_no_samples_is_tried_again() -> None:
-    world = idle_world(slow=10.0)
-    world.workers["job-g0-0"].answers = False
-    world.run(8)
-    world.workers["job-g0-0"].answers = True
-    world.workers["job-g0-0"].scale = 1.0
-    world.run(60)
-    assert step_seconds(world) < 1.05 * best_split_seconds(world, IDLE_SCALES)

@@ -9,7 +9,6 @@ import pytest
 
 from heterotrain.contract import (
     MEMBERS_MAY_END,
-    PHASE_EVALUATING,
     PHASE_PREPARING,
     PHASE_REFORMING,
     PHASE_STARTING,
@@ -24,7 +23,6 @@ from unit.core.jobs import (
     C,
     D,
     E,
-    created,
     elastic_world,
     ends,
     late,
@@ -78,20 +76,6 @@ def test_nobody_hangs_while_all_wait_until_a_newcomer_has_their_state(phase: str
         assert (decision.phase, decision.plan, decision.delete) == ("Running", None, ())
 
 
-def test_pause_of_those_that_stay_is_written_once_in_a_while_at_most() -> None:
-    world = named(elastic_world())
-    for pod in world.workers.values():
-        pod.metrics = replace(pod.metrics, phase=PHASE_EVALUATING if pod.metrics.generation else PHASE_WAITING)
-    world.tick(1)
-    writes = 0
-    for _ in range(30):
-        before = world.memory
-        world.tick(1)
-        assert world.memory.following.changed_at == world.now
-        writes += not world.memory.same_but_measurements(before)
-    assert writes <= 6
-
-
 def test_newcomer_that_does_not_follow_is_left_out_and_counts_for_its_place() -> None:
     world = elastic_world()
     ends(world, B)
@@ -114,21 +98,6 @@ def test_newcomer_that_does_not_follow_is_left_out_and_counts_for_its_place() ->
     assert len(names(world.plan)) == 3
     assert D not in world.workers
     assert [row.failures for row in world.memory.workers] == [0, 0, 2]
-
-
-def test_long_evaluation_does_not_count_against_a_newcomer() -> None:
-    world = elastic_world()
-    ends(world, B)
-    world.tick()
-    world.train(2)
-    world.tick()
-    for pod in world.workers.values():
-        if pod.metrics.generation:
-            pod.metrics = replace(pod.metrics, phase=PHASE_EVALUATING)
-    assert [world.tick(10).plan for _ in range(20)] == [None] * 20
-    settled(world)
-    assert names(world.plan) == [A, C, D]
-    assert [row.failures for row in world.memory.workers] == [0, 0, 1]
 
 
 # --- newcomers that take over the state of the others, which have gone over already ------------------------------
@@ -189,24 +158,6 @@ def test_newcomers_of_which_every_one_ends_while_it_enters_are_given_up_and_the_
     assert (world.memory.budget.restarts, world.created) == (0, 6)
 
 
-def test_newcomer_that_raises_while_it_enters_fails_no_job_in_which_a_member_raised() -> None:
-    world = elastic_world()
-    ends(world, C, "script")
-    world.tick()
-    settled(world, 8)
-    ends(world, entering(world), "script")
-    decision = world.tick()
-    assert (decision.phase, len(names(decision.plan))) == ("Running", 3)
-
-
-def test_newcomer_that_nobody_shows_who_asked_to_stop_is_given_up_and_fails_no_job() -> None:
-    world = elastic_world(backoff_limit=0)
-    ends(world, entering(world), "asked")
-    for _ in range(20):
-        assert world.tick(20).phase == "Running"
-        world.train(1)
-
-
 @pytest.mark.parametrize("meanwhile", ["nothing", "another plan", "memory lost"])
 def test_newcomer_that_enters_is_none_of_the_members_whatever_happens_meanwhile(meanwhile: str) -> None:
     world = elastic_world(backoff_limit=3)
@@ -255,32 +206,6 @@ def test_batch_that_a_newcomer_has_never_computed_is_not_what_it_ran_out_of_memo
 
 
 # --- workers that leave ------------------------------------------------------------------------------------------
-
-
-def test_worker_that_the_plan_names_no_more_is_leaving_until_it_is_gone() -> None:
-    world = elastic_world()
-
-    def state() -> str:
-        return dict(world.tick().worker_states)[C].value
-
-    resize(world, 2)
-    assert [state(), state()] == ["leaving", "leaving"], "from the look that lets it go"
-    world.workers[C].answers = False
-    assert state() == "leaving", "whatever can be read of it"
-    world.train(1)
-    assert state() == "gone"
-
-
-def test_worker_that_leaves_and_cannot_be_read_takes_no_newcomers_place() -> None:
-    world = elastic_world()
-    late(world)
-    resize(world, 2)
-    world.tick()
-    world.workers[C].answers = False
-    resize(world, 3)
-    decisions = [world.tick(11), world.tick(11)]
-    assert created(decisions) == [D]
-    assert not any(C in decision.delete for decision in decisions)
 
 
 def swap_world(**changes: Any) -> World:

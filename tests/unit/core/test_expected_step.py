@@ -16,16 +16,16 @@ from heterotrain_operator.clusters.simulated.noise import Replayed
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
 from heterotrain_operator.core.batching.policies.optimal import MOST_RAISED
 from heterotrain_operator.core.batching.policy import Promise
-from heterotrain_operator.core.batching.rollback import BELIEF_KEPT, LONGEST_WAIT, TRIAL_WINDOWS, apply_trial, promised
+from heterotrain_operator.core.batching.rollback import BELIEF_KEPT, LONGEST_WAIT, apply_trial, promised
 from heterotrain_operator.core.model import Group, Job, WorkerMetrics
 from heterotrain_operator.core.prediction import PREDICTORS
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
-from heterotrain_operator.core.prediction.noise import Variation, variations_of
+from heterotrain_operator.core.prediction.noise import variations_of
 from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
-from heterotrain_operator.core.prediction.whole_steps import LEAST_WINDOWS, LONGEST_HISTORY, WholeSteps, observed
+from heterotrain_operator.core.prediction.whole_steps import WholeSteps, observed
 from heterotrain_operator.core.remembered.batching import Batching, Promises
 from heterotrain_operator.core.remembered_worker import RememberedWorker
-from heterotrain_operator.core.split.expected import alike, best_caution, expected_step
+from heterotrain_operator.core.split.expected import expected_step
 from heterotrain_operator.core.state import Remembered
 from unit.core.traces import World, hetero_job
 
@@ -51,27 +51,6 @@ def test_expected_step_is_that_of_many_draws(variations: list[float]) -> None:
     assert expected_step(means, variations) == pytest.approx(drawn_step(means, variations), rel=0.025)
 
 
-def test_many_workers_are_reckoned_in_classes_as_well_as_one_by_one() -> None:
-    few = [1 + 0.003 * rank for rank in range(20)]
-    noise = [0.05, 0.2] * 10
-    assert expected_step(few + [1e-3] * 20, noise * 2) == pytest.approx(expected_step(few, noise), rel=0.005)
-    assert expected_step([0.0, 0.25, 0.0], [0.1, 0.1, 0.3]) == pytest.approx(0.25, rel=1e-3)
-    assert expected_step([], []) == expected_step([0.0], [0.1]) == 0.0
-
-
-def test_nobody_is_held_back_where_all_are_as_noisy_or_nobody_can_take_more() -> None:
-    assert best_caution([1.0] * 8, [0.1] * 8) < 0.25
-    assert best_caution([0.0] * 4, [0.1, 0.1, 0.3, 0.3]) == 0.0
-
-
-def test_noisy_workers_are_held_back_where_that_makes_the_step_shorter() -> None:
-    noise = alike(UNLIKE)
-    caution = best_caution([1.0] * 8, noise)
-    held = [1 / (1 + caution * each) for each in noise]
-    level = len(held) / sum(held)
-    assert drawn_step([level * each for each in held], noise) <= 0.95 * drawn_step([1.0] * 8, noise)
-
-
 @pytest.mark.parametrize(
     ("known", "differ", "found"),
     [
@@ -88,14 +67,6 @@ def test_variations_are_told_apart_where_chance_cannot_explain_them(
         pytest.approx(found, rel=0.15),
         differ,
     )
-
-
-def test_variation_is_remembered_over_plans_and_follows_changes() -> None:
-    known = Variation().learned(StepTime(mean_seconds=0.1, variance=1e-4, steps=100.0, roughness=80.0))
-    assert known == Variation(100)
-    known = known.learned(StepTime(mean_seconds=0.1, variance=9e-4, steps=50.0, roughness=80.0))
-    assert 200 < known.thousandths < 300
-    assert known.learned(StepTime()) == known
 
 
 def noisy_seat(rank: int, variation: float, steps: float, cost: BatchCost = UNKNOWN) -> Seat:
@@ -161,27 +132,6 @@ def after(*windows: float, known: WholeSteps | None = None, steps: int = 10) -> 
         counted, total = counted + steps, total + steps * seconds
         known = observed(known, 3, [counters(counted, total), counters(counted, total, own=0.9)])
     return known
-
-
-def test_few_windows_tell_no_error_of_whole_steps() -> None:
-    assert after(*[0.2, 0.21] * 2, steps=5).estimate(3) is not None
-    assert after(*[0.2] * (LEAST_WINDOWS - 1)).estimate(3) is None
-    memory = replace(on_trial(0.3), whole_steps=after(0.3, 0.302, 0.304))
-    assert apply_trial(memory, seats(), MOVED) == (memory, MOVED), "nothing is judged"
-
-
-def test_whole_steps_have_the_mean_of_all_and_the_error_that_windows_show() -> None:
-    found = after(*[0.19, 0.21] * 8).estimate(3)
-    assert found.mean_seconds == pytest.approx(0.2, rel=0.01)
-    assert found.relative_error == pytest.approx(0.05 / math.sqrt(LONGEST_HISTORY), rel=0.1)
-
-
-def test_older_windows_fade_and_those_of_more_steps_count_for_more() -> None:
-    known = after(*[0.2, 0.202] * 200)
-    assert known.whole_windows == LONGEST_HISTORY
-    assert known.whole_steps == pytest.approx(10 * LONGEST_HISTORY, rel=0.05)
-    assert after(*[0.205, 0.207] * 200, known=known).whole_mean == pytest.approx(0.206, rel=1e-3)
-    assert after(0.202, known=after(*[0.2] * 4), steps=40).whole_mean == pytest.approx(0.201)
 
 
 def test_steps_of_another_time_or_plan_and_counters_that_begin_again_begin_anew() -> None:
@@ -250,13 +200,6 @@ def test_split_for_noise_that_made_no_step_shorter_is_taken_back_by_half_and_sta
     assert memory.promises.back_gap == pytest.approx(0.215 - 0.09, abs=0.003)
 
 
-@pytest.mark.parametrize("seconds", [0.17, 0.198])
-def test_split_for_noise_that_made_steps_shorter_stays(seconds: float) -> None:
-    memory, proposal = apply_trial(on_trial(seconds), seats(), KEPT)
-    assert proposal == KEPT
-    assert memory.batching.believed == 1.0
-
-
 @pytest.mark.parametrize(("slower", "batches"), [(1.3, None), (1.0, (76, 52))])
 def test_steps_that_got_longer_with_own_times_do_not_speak_against_a_split(
     slower: float, batches: tuple[int, ...] | None
@@ -267,13 +210,6 @@ def test_steps_that_got_longer_with_own_times_do_not_speak_against_a_split(
         if seat.estimate is not None
     ]
     assert apply_trial(on_trial(0.227), present, KEPT)[1].batches == batches
-
-
-def test_trial_ends_where_nothing_speaks_against_the_split() -> None:
-    memory = on_trial(0.18)
-    assert apply_trial(memory, seats(), KEPT)[0].promises.trial_steps > 0
-    memory = replace(memory, whole_steps=after(*[0.179, 0.181] * (TRIAL_WINDOWS // 2)))
-    assert apply_trial(memory, seats(), KEPT)[0].promises == Promises()
 
 
 def test_batches_wait_for_what_half_of_the_way_back_regains_but_not_for_ever() -> None:
@@ -301,13 +237,6 @@ def test_only_what_the_way_back_regains_convicts_a_split(
     assert memory.batching.believed == pytest.approx(believed)
     assert proposal.batches == batches
     assert memory.promises.trial_steps == 0
-
-
-def test_disbelief_fades() -> None:
-    memory = Remembered(batching=Batching(believed=BELIEF_KEPT))
-    for _ in range(3000):
-        memory, _ = apply_trial(memory, seats(), KEPT)
-    assert memory.batching.believed == 1.0
 
 
 @pytest.mark.parametrize("seconds", [0.08, 0.0])

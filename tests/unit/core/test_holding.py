@@ -10,8 +10,7 @@ from heterotrain.contract import MEMBERS_MAY_END, PHASE_HOLDING
 from heterotrain_operator.clusters.simulated.pod import FIRST_WORDS, READY
 from heterotrain_operator.core.lifecycle.following import has_trained
 from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS
-from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
-from heterotrain_operator.core.remembered.replacements import Removal
+from heterotrain_operator.core.model import Decision, Group, Job
 from unit.core.jobs import A, B, C, D, condition, elastic_world, ends, names, reasons
 from unit.core.traces import World
 
@@ -63,19 +62,6 @@ def test_fewer_members_than_the_least_take_no_step_and_more_go_on() -> None:
     assert (len(names(made.plan)), made.memory.budget.restarts) == (3, 0)
 
 
-@pytest.mark.parametrize("minimum", [2, None])
-def test_as_many_members_as_the_least_train_on(minimum: int | None) -> None:
-    made = elastic_world(least=minimum)
-    ends(made, B)
-    decision = made.tick()
-    assert condition(decision).reason != BELOW_MIN_REPLICAS
-    assert not holds(made)
-    if minimum is None:
-        ends(made, C)
-        made.tick()
-        assert not holds(made), "whoever is left trains on"
-
-
 def test_that_a_job_holds_and_why_is_reported_once_and_shown_all_the_time_and_is_no_hanging() -> None:
     made = elastic_world(least=3, startup_deadline_seconds=1e5, progress_timeout_seconds=60.0)
     ends(made, B)
@@ -87,30 +73,6 @@ def test_that_a_job_holds_and_why_is_reported_once_and_shown_all_the_time_and_is
         assert "group a has 2 of at least 3 workers" in degraded.message
     assert made.memory.budget.restarts == 0
     assert not condition(wait(made, 10)[-1]).status
-
-
-def joined_while_they_hold(made: World) -> list[Decision]:
-    """Of four workers that are wanted two hold, then one joins them, and the fourth does not come."""
-    ends(made, B)
-    decisions = [made.tick()]
-    least(made, 4, 4)
-    decisions += wait(made, 10, only=D)
-    assert (names(made.plan), holds(made)) == ([A, C, D], True)
-    return decisions
-
-
-def test_another_plan_that_holds_too_is_no_other_hold_and_its_joiner_is_not_measured() -> None:
-    made = World(Job("job", (Group("a", 3, min_replicas=3),), global_batch=192), protocol=MEMBERS_MAY_END)
-    made.nodes = {A: "node-1", B: "node-2", C: "node-3", D: "node-4"}
-    made.start().run(3)
-    decisions = joined_while_they_hold(made)
-    assert sum(each.plan is not None and each.plan.holds for each in decisions) == 2
-    assert reasons(decisions, BELOW_MIN_REPLICAS) == [BELOW_MIN_REPLICAS]
-    assert [known.batch_cost.predicted for known in made.memory.workers] == [0, 0, 1]
-    least(made, 4, 3)
-    made.tick()
-    assert not holds(made)
-    assert [known.batch_cost.predicted for known in made.memory.workers] == [0, 0, 1]
 
 
 def test_silent_member_without_which_the_others_hold_on_is_replaced() -> None:
@@ -126,17 +88,6 @@ def test_silent_member_without_which_the_others_hold_on_is_replaced() -> None:
         decisions += wait(made, 1, 2.0, ready=False)
     assert (names(made.plan), holds(made)) == ([A, C], True)
     assert reasons(decisions, BELOW_MIN_REPLICAS) == []
-
-
-def test_silent_member_that_holds_is_named_and_counts_as_hanging_after_a_while() -> None:
-    made = holding(elastic_world(least=2, startup_deadline_seconds=600.0, progress_timeout_seconds=60.0))
-    wait(made, 5, 30.0, ready=False)
-    made.workers[A].answers = False
-    decisions = wait(made, 2, 10.0, ready=False)
-    assert f"metrics cannot be read of {A}" in condition(decisions[-1]).message
-    decisions += wait(made, 8, 10.0, ready=False)
-    assert "Restarting" in {each.phase for each in decisions}
-    assert "WorkerHung" in reasons(decisions)
 
 
 def test_least_that_is_raised_makes_members_hold_and_one_that_is_lowered_lets_them_go_on() -> None:
@@ -219,17 +170,6 @@ def test_nobody_holds_once_a_member_has_finished(ends_first: bool) -> None:
     assert not any(each.plan is not None and each.plan.holds for each in decisions)
     ends(made, B, "finish")
     assert made.tick().phase == "Succeeded"
-
-
-def test_place_of_a_removed_straggler_comes_back_where_the_group_is_to_have_more_workers() -> None:
-    made = elastic_world(4, least=2, stragglers=Stragglers(action="Remove"))
-    made.memory = replace(made.memory, remedies=replace(made.memory.remedies, removed=(Removal("a", 4, 1),)))
-    made.workers[D].end(0)
-    wait(made, 6)
-    assert names(made.plan) == [A, B, C]
-    least(made, 4, 4)
-    assert {each.phase for each in wait(made, 10)} == {"Running"}
-    assert (made.memory.remedies.removed, len(names(made.plan)), holds(made)) == ((), 4, False)
 
 
 def test_members_that_need_one_another_do_not_hold() -> None:

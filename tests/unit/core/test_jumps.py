@@ -6,10 +6,9 @@ from statistics import NormalDist, fmean
 
 import pytest
 
-from heterotrain_operator.clusters.simulated.noise import AR1, Noise
+from heterotrain_operator.clusters.simulated.noise import Noise
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.jumps import (
-    GREATEST_SPEED_UP,
     IN_DOUBT,
     Moved,
     Pair,
@@ -17,11 +16,9 @@ from heterotrain_operator.core.prediction.jumps import (
     expected_at,
     is_another_speed,
     moved,
-    share_of,
     shared_by_moved,
     shared_change,
 )
-from heterotrain_operator.core.prediction.roughness import FIRST
 from heterotrain_operator.core.prediction.step_time import MEASURED, SLOWER, Estimate, StepTime
 from unit.core.traces import World, hetero_job, hetero_world
 
@@ -63,20 +60,6 @@ def test_plan_after_a_window_of_two_speeds_is_right_and_bends_no_line(after: int
         prediction = predictor_of(made.job).predict(known.batch_cost, member.batch_size, known.step_time.before)
         line = prediction.line
         assert line.fixed_seconds / line.seconds_per_sample == pytest.approx(FIXED / PER_SAMPLE, abs=6)
-
-
-@pytest.mark.parametrize(("after", "seeds"), [(5, 6), pytest.param(2, 20, marks=LONG), pytest.param(7, 20, marks=LONG)])
-def test_jump_under_noise_that_lasts_is_followed_within_three_windows(after: int, seeds: int) -> None:
-    """The window of the jump was averaged, made the noise look three times as large, and hid those after it."""
-    found = 0
-    for seed in range(seeds):
-        made = jump_world(AR1(0.9, 0.10), seed)
-        made.run(20)
-        before = made.plan.batch_sizes[0]
-        jump(made, 2.0, after)
-        made.run(2)
-        found += made.plan.batch_sizes[0] < 0.8 * before
-    assert found >= 0.7 * seeds
 
 
 def test_windows_of_many_workers_must_differ_more_for_by_chance_some_always_do() -> None:
@@ -125,19 +108,6 @@ def test_first_window_at_nearly_the_batch_before_is_a_change_of_speed_where_the_
     assert is_another_speed(known.basis, known.before, Estimate(seconds, 1e-4, 10)) is speed
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=LONG)])
-def test_drift_of_one_worker_is_followed(seed: int) -> None:
-    """A long average, and what drifts taken for noise, left it 17 to 23 % slower than the others in the mean."""
-    made = jump_world(noise=0.05, seed=seed)
-    made.run(20)
-    over = []
-    for _ in range(40):
-        made.workers[SLOWED].scale *= 2 ** (1 / 40)
-        made.run(1)
-        over.append(imbalance(made))
-    assert fmean(over) <= 1.08
-
-
 ERROR = 0.03
 """Of a window; ten steps that vary by a tenth."""
 
@@ -169,30 +139,6 @@ def test_what_three_quarters_of_the_workers_show_at_least_is_shared_if_noise_doe
     ratios: tuple[float, ...], shared: float
 ) -> None:
     assert found(*ratios) == pytest.approx(shared)
-
-
-def test_who_has_no_part_in_a_shared_change_does_not_follow_it() -> None:
-    assert share_of(window(0.1, steps=100), window(0.152), 1.5) == 1.5
-    assert share_of(window(0.1, steps=100), window(0.1), 1.5) == 1
-    for ratio in (1000.0, 0.001):
-        most = shared_by_moved(moves(150, ratio, ratio) + moves(60, ratio, ratio), [])
-        assert 1 / GREATEST_SPEED_UP <= most <= GREATEST_SPEED_UP
-
-
-@pytest.mark.parametrize("after", [5, pytest.param(3, marks=LONG), pytest.param(8, marks=LONG)])
-def test_change_within_all_windows_moves_nobody_of_many(after: int) -> None:
-    """What each worker's steps say of the new speed would differ from worker to worker."""
-    world = hetero_world("Optimal", (1, 1, 2, 2, 4, 4) * 4, noise=0.08)
-    world.run(12)
-    version = world.plan.version
-    for ratio in (1.4, 0.7, 1.3, 0.8):
-        world.train(after)
-        for worker in world.workers.values():
-            worker.scale *= ratio
-        world.train(world.job.interval - after)
-        world.tick()
-        world.run(2)
-    assert world.plan.version == version
 
 
 def moves(batch: int, *ratios: float) -> list[Moved]:
@@ -257,25 +203,6 @@ def test_first_plans_are_right_though_all_workers_speeds_change_meanwhile(
         world.run(1)
     seconds = world.true_seconds()
     assert max(seconds) < 1.12 * fmean(seconds)
-
-
-@pytest.mark.parametrize(
-    ("slow", "seeds"), [(1.0, range(2)), (1.25, range(2)), pytest.param(1.25, range(2, 8), marks=LONG)]
-)
-def test_windows_that_get_shorter_together_hide_no_slow_worker_and_make_nobody_uncertain(
-    slow: float, seeds: range
-) -> None:
-    """All workers take a third longer at first, and less with every interval: a cold machine."""
-    for seed in seeds:
-        world = hetero_world("Optimal", (1, 1, 1, 1), noise=0.08, seed=seed)
-        for slower in (1.35, 1.2, 1.12, 1.06):
-            for name, worker in world.workers.items():
-                worker.scale = slower * (slow if name == "job-g1-0" else 1.0)
-            world.run(1)
-        assert (world.plan.version == 1) is (slow == 1)
-        assert slow > 1 or all(worker.step_time.roughness <= 100 * FIRST for worker in world.memory.workers)
-        times = world.true_seconds()
-        assert max(times) < 1.12 * min(times)
 
 
 def test_estimates_and_costs_follow_a_shared_change_at_once_and_no_promise_is_missed_by_it() -> None:

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from heterotrain.foreign import MAX_WHOLE
 from heterotrain_operator.core.batching.asking import likely_seats
 from heterotrain_operator.core.batching.likeness import (
-    LEAST_WORKERS,
     as_alike,
     shrunk_to_group_mean,
     with_relapse_caution,
@@ -67,25 +66,11 @@ def test_of_workers_of_one_kind_the_slowest_was_mostly_unlucky() -> None:
     assert max(each.relative_error for each in estimates(drawn)) < 0.6 * ERROR
 
 
-def test_workers_that_differ_by_more_than_noise_stay_as_they_were_measured() -> None:
-    unlike = seats(0.10, 0.13, 0.16, 0.20, 0.24, 0.30)
-    assert means(shrunk_to_group_mean(unlike)) == pytest.approx(means(unlike), rel=0.02)
-
-
 def test_whoever_is_far_from_all_others_or_has_quite_another_batch_neither_moves_nor_moves_them() -> None:
     alike = seats(*([0.099, 0.101] * 8))
     found = means(shrunk_to_group_mean([*alike, seat("slow", 0.2), seat("apart", 0.11, batch=16)]))
     assert found[-2:] == [0.2, 0.11]
     assert found[:-2] == pytest.approx([0.1] * 16, rel=0.01)
-
-
-def test_few_workers_say_too_little_and_groups_nothing_of_one_another_or_of_who_is_not_measured() -> None:
-    few = seats(*([0.09, 0.11] * 4)[: LEAST_WORKERS - 1])
-    assert shrunk_to_group_mean(few) == few
-    both = [*seats(*[0.1] * 8), *seats(*[0.3] * 8, group="h")]
-    assert means(shrunk_to_group_mean(both)) == pytest.approx(means(both))
-    idle = Seat("idle", Group("g", 9), 0, (0, 512))
-    assert shrunk_to_group_mean([*seats(*([0.09, 0.11] * 4)), idle])[-1] == idle
 
 
 @given(
@@ -162,23 +147,6 @@ def test_line_by_which_more_samples_cost_little_is_turned_about_what_was_measure
     line = as_alike([*alike_slopes(), odd])[-1].line()
     assert line.at(BATCH) == pytest.approx(odd.estimate.mean_seconds)
     assert line.fixed_seconds / line.seconds_per_sample == pytest.approx(USUAL + 1, rel=0.1)
-
-
-def test_most_lines_and_all_that_are_steep_are_left_as_they_are() -> None:
-    seats = [*alike_slopes(), sloped("steep", 0.0), sloped("square", -16.0), sloped("odd", 64.0)]
-    assert lines_of(as_alike(seats))[:-1] == lines_of(seats)[:-1]
-
-
-def test_the_longer_noise_lasts_the_more_is_turned_and_of_independent_steps_nothing() -> None:
-    none, little, much = (
-        overheads([*alike_slopes(), sloped("w", 24.0, inflation=each)])[-1] for each in (1.0, 2.0, 10.0)
-    )
-    assert USUAL < much < little < none == 24.0
-
-
-def test_workers_of_two_kinds_keep_their_lines() -> None:
-    two = [sloped(f"w-{place}", 64.0 if place % 3 == 0 else 2.0) for place in range(15)]
-    assert overheads(two) == pytest.approx([64.0, 2.0, 2.0] * 5)
 
 
 def test_who_is_new_or_not_measured_or_has_quite_another_batch_or_few_peers_keeps_its_line() -> None:
@@ -279,12 +247,6 @@ def test_a_turn_that_lasts_counts_and_says_how_slow_the_worker_was() -> None:
     known = after_turn(Relapses(SLOW, BATCH, MAX_WHOLE, MAX_WHOLE), SLOW, step=MAX_WHOLE)
     worker = RememberedWorker(relapses=known)
     assert RememberedWorker.from_row(worker.row()) == worker
-
-
-def test_turns_long_past_count_less() -> None:
-    later = AT + REMEMBERED_INTERVALS * INTERVAL
-    assert turned(3).recent(later, INTERVAL) == pytest.approx(3 / math.e)
-    assert after_turn(turned(3), SLOW, step=later).recent(later, INTERVAL) == pytest.approx(1 + 3 / math.e, rel=1e-3)
 
 
 def test_of_many_workers_those_that_have_recovered_count_as_slow_as_they_were() -> None:

@@ -29,7 +29,7 @@ from unit.core.jobs import (
     straggler_world,
     told,
 )
-from unit.core.traces import World, hetero_world
+from unit.core.traces import World
 
 
 def test_worker_that_dies_leaves_the_others_training() -> None:
@@ -68,16 +68,6 @@ def test_all_that_are_ready_join_by_one_plan_and_those_that_are_not_later(phase:
     last.metrics = replace(last.metrics, phase=PHASE_WAITING)
     settled(world)
     assert names(world.plan) == [C, D, "job-a-4", "job-a-5"]
-
-
-def test_change_waits_until_all_report_the_one_before() -> None:
-    world = elastic_world()
-    ends(world, B)
-    world.tick()
-    # Nobody has taken a step since, so that the plan is not followed yet.
-    assert world.tick().plan is None
-    world.train(1)
-    assert names(world.tick().plan) == [A, C, D]
 
 
 @pytest.mark.parametrize("protocols", [(1, 1, 1), (3, 1, 3), (2, 2, 2)])
@@ -134,22 +124,6 @@ def test_replicas_change_while_the_others_train(before: int, after: int) -> None
     assert (world.cluster.training.step, world.memory.budget.restarts) == (step + 12, 0)
 
 
-def test_group_that_is_removed_goes_and_one_that_is_added_joins() -> None:
-    world = hetero_world(scales=(1, 2), protocol=MEMBERS_MAY_END)
-    world.run(3)
-    world.job = replace(world.job, groups=(Group("g0", 1), Group("new", 1)))
-    settled(world)
-    assert list(world.workers) == names(world.plan) == ["job-g0-0", "job-new-0"]
-
-
-def test_member_that_is_being_deleted_is_no_member_of_the_next_plan_and_is_replaced_at_once() -> None:
-    world = elastic_world()
-    ends(world, B, "delete")
-    decision = world.tick()
-    assert (names(decision.plan), created([decision])) == ([A, C], [D])
-    assert world.memory.pending[0].failures == 0
-
-
 def test_members_that_no_split_fits_without_start_again() -> None:
     groups = (Group("a", 1, batch_min=128, multiple_of=128), Group("b", 1, multiple_of=64, batch_min=64))
     world = World(Job("job", groups, global_batch=192), protocol=MEMBERS_MAY_END).start()
@@ -170,26 +144,6 @@ def test_newcomer_of_an_older_library_never_joins_and_is_given_up(protocol: int)
     assert {decision.phase for decision in world.decisions[first:]} == {"Running"}
     assert names(world.plan) == [A, C]
     assert "its library is older" in told(world.decisions, "WorkerGivenUp")[0]
-
-
-def test_of_a_thousand_workers_one_in_a_hundred_dies_again_and_again_and_the_others_train_on() -> None:
-    world = elastic_world(1000, global_batch=32_000)
-    first = {name: pod.uid for name, pod in world.workers.items()}
-    step, plans, dead = world.cluster.training.step, 0, set[str]()
-    for each in range(3):
-        for name in list(world.workers)[each * 10 : each * 10 + 10]:
-            ends(world, name)
-            dead.add(name)
-        for _ in range(4):
-            plans += world.tick(5).plan is not None
-            world.train(2)
-    assert world.plan is not None
-    assert (len(world.plan.members), world.plan.global_batch_size) == (1000, 32_000)
-    assert plans <= 6, "those that die together go by one plan, and those that replace them come by one"
-    assert world.cluster.training.step == step + 24
-    assert all(world.workers[name].uid == uid for name, uid in first.items() if name not in dead)
-    assert world.created == 1030
-    assert len(world.memory.to_json()) < 1000 * 250
 
 
 # --- what was known is lost or cannot be read --------------------------------------------------------------------

@@ -22,7 +22,6 @@ from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.series import Series
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
-from heterotrain_operator.core.remembered.batching import Promises
 from heterotrain_operator.core.remembered.job import Outcome, Progress, RestartBudget, Start
 from heterotrain_operator.core.remembered.members import PASSAGES, PENDING, Passage, Passages, Slot, TransitionRecord
 from heterotrain_operator.core.remembered.replacements import REMOVALS, REPLACEMENTS, Remedies, Removal, Replacement
@@ -31,7 +30,7 @@ from heterotrain_operator.core.state import MAX_BYTES, Remembered, members_memor
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from hostile import spoilt_text
 from unit.core.layouts import plain_fields
-from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
+from unit.core.traces import MemoryWorld, World, hetero_job
 
 BYTES_PER_WORKER = 250
 BYTES_OF_RELAPSED = 280
@@ -39,7 +38,6 @@ BYTES_OF_RELAPSED = 280
 
 FINITE = st.floats(-MAX_NUMBER, MAX_NUMBER)
 POSITIVE = st.just(0.0) | st.floats(1e-7, MAX_NUMBER)
-WHOLE = st.integers(-MAX_WHOLE, MAX_WHOLE)
 NUMBER = st.integers(0, MAX_WHOLE)
 KEY = st.just("") | st.text("abcXYZ-_0", min_size=KEY_LENGTH, max_size=KEY_LENGTH)
 
@@ -87,7 +85,6 @@ SOUND = Remembered(
     transitions=TransitionRecord(idle_seconds=1.25),
     workers=(RememberedWorker(StepTime(1, 2), key="abcdef"),),
 )
-FAST = RememberedWorker(batch_cost=BatchCost(speed=2.0, predicted=1))
 
 
 @settings(max_examples=30)
@@ -142,24 +139,6 @@ def test_no_two_values_of_a_job_share_a_name_in_the_one_object_that_is_stored() 
     names = [name for name, _ in plain_fields(Remembered)]
     assert len(set(names)) == len(names)
     assert not {"schema", "workers", "worker_keys"} & set(names)
-
-
-MEASURED = {
-    *("advanced_at", "believed", "between_steps", "changed_at", "doubt", "expected_steps", "gathered"),
-    *("half_placed_at", "idle_seconds", "joins", "judged", "kept_looks", "leaves", "most_placed"),
-    *("persistence", "progress_at", "progress_step", "promised_seconds", "back_gap", "back_steps"),
-    *("replaced_seconds", "whole_counted", "whole_counted_seconds", "whole_mean", "whole_steps"),
-    *("trial_gap", "trial_seconds", "trial_steps", "whole_variance", "whole_version", "whole_windows"),
-    *("rested_on", "retreated_seconds", "slow_step_seconds", "stepped", "swaps", "switching"),
-    *("switching_at", "switching_seconds", "switching_step", "transition_seconds", "windows"),
-}
-
-
-def test_memories_that_differ_only_in_what_can_be_measured_again_need_no_writing() -> None:
-    memory = Remembered.initial()
-    for name, value in OTHER.items():
-        other = Remembered.from_json(json.dumps({"schema": 1, name: value}))
-        assert memory.same_but_measurements(other) is (name in MEASURED), name
 
 
 def test_every_field_of_a_job_is_read_as_it_was_stored_by_its_name() -> None:
@@ -217,14 +196,6 @@ def test_memory_of_a_newer_operator_keeps_its_budgets() -> None:
 
 
 @settings(max_examples=30)
-@given(WORKER, WORKER)
-def test_what_a_window_and_a_verdict_say_nothing_of_is_kept(known: RememberedWorker, other: RememberedWorker) -> None:
-    measured = {part: getattr(other, part) for part in RememberedWorker.measured.__annotations__ if part != "return"}
-    assert known.measured(**measured) == known._replace(**measured)
-    assert known.with_evidence(other.evidence) == known._replace(evidence=other.evidence)
-
-
-@settings(max_examples=30)
 @given(st.lists(WORKER, max_size=3), st.lists(WORKER, min_size=3, max_size=3), st.data())
 def test_workers_are_rounded_together_as_one_by_one(
     workers: list[RememberedWorker], before: list[RememberedWorker], data: st.DataObject
@@ -236,23 +207,6 @@ def test_workers_are_rounded_together_as_one_by_one(
         for now, was in zip(workers, before, strict=True)
     ]
     assert rounded_workers(mixed, before) == tuple(each.rounded(NOBODY) for each in mixed)
-
-
-@pytest.mark.parametrize("number", [MAX_WHOLE, MAX_WHOLE - 1])
-def test_counters_of_a_job_at_the_greatest_number_can_still_count(number: int) -> None:
-    """Else the next decision would leave a memory that is not read again, and forget the job's restarts with it."""
-    world = hetero_world("Optimal")
-    counters = dict.fromkeys(("judged", "adjustments", "missed_promises", "kept_looks", "windows", "stage"), number)
-    world.memory = Remembered.from_json(json.dumps({**json.loads(world.memory.to_json()), **counters}))
-    for _ in range(3):
-        world.run(1)
-        assert Remembered.from_json(world.memory.to_json()).workers == world.memory.workers
-
-
-def test_worker_that_reports_huge_counters_takes_no_more_bytes() -> None:
-    worker = RememberedWorker(StepTime(1e30, 1e30, 1e30), BatchCost(1e29, *[1.23456e29] * 5))
-    assert len(json.dumps(worker.row(), separators=(",", ":"))) <= BYTES_PER_WORKER
-    assert RememberedWorker.from_row(worker.row()) == worker
 
 
 @pytest.mark.parametrize("policy", ["Proportional", "Optimal", "Profile"])
@@ -378,28 +332,3 @@ def test_memory_without_keys_is_that_of_the_members_by_rank_and_gets_their_keys(
     assert members_memory(unkeyed, of("x", "y", version=2)) == memory.workers
     assert speeds(unkeyed, of("x", "y", version=2, generation=2)) == [0, 0]
     assert speeds(unkeyed, of("x", "y", "z")) == [0, 0, 0]
-
-
-def test_keys_cost_few_bytes_and_none_where_they_are_not_known() -> None:
-    memory = known(*(f"{number:036d}" for number in range(100)))
-    unkeyed = replace(memory, workers=tuple(worker._replace(key="") for worker in memory.workers))
-    assert (len(memory.to_json()) - len(unkeyed.to_json())) / 100 < 7
-    assert "worker_keys" not in json.loads(unkeyed.to_json())
-
-
-@pytest.mark.parametrize("doubt", [0.0, 0.5, 0.99999999, 1.0])
-def test_doubt_reads_back_as_it_was_however_many_promises_were_missed(doubt: float) -> None:
-    memory = Remembered(promises=Promises(doubt=doubt, missed_promises=20))
-    assert Remembered.from_json(memory.to_json()) == memory
-
-
-@pytest.mark.parametrize("keys", ["", "abc", 7, None, ["abcdef"], "abcdefghijkl"])
-def test_keys_that_are_not_as_many_as_workers_are_none(keys: object) -> None:
-    text = json.dumps({"schema": 1, "workers": [[5.0]], "worker_keys": keys})
-    assert Remembered.from_json(text).workers == (RememberedWorker(StepTime(counted_steps=5.0)),)
-
-
-def test_what_has_not_happened_is_not_stored() -> None:
-    assert json.loads(Remembered.initial().to_json()) == {"schema": 1, "workers": []}
-    stored = json.loads(hetero_world().memory.to_json())
-    assert not {"protocol", "changed_at", "pending"} & stored.keys()

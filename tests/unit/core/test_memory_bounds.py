@@ -11,12 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from heterotrain_operator.core.batching.bounds import bounds_in_passes
-from heterotrain_operator.core.batching.policies import Seat
-from heterotrain_operator.core.batching.policies.optimal import propose
 from heterotrain_operator.core.prediction.memory_model import MEBIBYTE, MemoryUse, failed, fitting_batch, measured
-from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.passes import at_once
 from unit.core.jobs import restart_fully
 from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
@@ -52,15 +47,6 @@ def test_bound_and_growth_rest_on_what_has_run(
     assert (known.greatest_batch, known.greatest_growth) == (most, growth)
 
 
-def test_bound_comes_near_the_limit_and_nearer_the_further_the_batches_span() -> None:
-    ideal = 0.95 * 1024 / 4 - 300 / 4
-    near, far = (learned((8, 332), (batch, 300 + 4 * batch)).greatest_batch for batch in (32, 128))
-    assert near is not None
-    assert far is not None
-    assert 32 < near < far
-    assert 0.85 * ideal < far <= ideal
-
-
 @pytest.mark.parametrize(
     ("points", "batch", "least", "most"),
     [
@@ -80,29 +66,6 @@ def test_failure_corrects_a_line(
     else:
         assert bound is not None
         assert least <= bound <= most
-
-
-def test_greatest_batch_known_to_fit_is_below_the_one_asked_about() -> None:
-    memory = learned((64, 500), (128, 900))
-    assert [fitting_batch(memory, below) for below in (200, 128, 64)] == [128, 64, 0]
-    assert fitting_batch(learned((64, 1000)), 128) == 0, "more than is usable"
-
-
-def test_single_spike_is_forgotten_slowly() -> None:
-    memory = learned((64, 500), (128, 600))
-    spiked = measured(memory, 128, 900 * MEBIBYTE)
-    bounds = [spiked.greatest_batch]
-    for _ in range(30):
-        spiked = measured(spiked, 128, 600 * MEBIBYTE)
-        bounds.append(spiked.greatest_batch)
-    assert bounds == sorted(bounds)
-    assert bounds[0] < bounds[-1] <= memory.greatest_batch
-
-
-def test_larger_limit_ends_what_was_learned_by_failing() -> None:
-    memory = replace(learned((64, 500)), guessed_batch=32)
-    assert measured(memory, 64, 500 * MEBIBYTE, 1024 * MEBIBYTE).guessed_batch == 32
-    assert measured(memory, 64, 500 * MEBIBYTE, 2048 * MEBIBYTE).guessed_batch == 0
 
 
 FIXED = st.floats(50, 4000)
@@ -220,26 +183,6 @@ def test_shrunk_limit_moves_samples_away_and_says_why() -> None:
     assert any(f"{FAST} has {before} samples" in reason and "fit into its" in reason for reason in reasons)
 
 
-@pytest.mark.parametrize(
-    ("peaks", "most"),
-    [
-        ([], 500),
-        ([(100, 700)], 100 * 972 // 735),
-        ([(50, 500), (100, 700)], 145),
-        ([(50, 40), (100, 41)], 910),
-    ],
-    ids=["unknown: the even share", "one batch", "two batches", "two batches and ample memory"],
-)
-def test_growth_in_one_plan_is_bounded_by_what_is_known_of_memory(peaks: list[tuple[int, float]], most: int) -> None:
-    known = RememberedWorker(memory_use=learned(*peaks))
-    job = hetero_job("Optimal", (1, 1), global_batch=1000)
-    (low, high) = bounds_in_passes(job, ["g0", "g1"], [known, RememberedWorker()])[0]
-    fast = Seat("fast", job.groups[0], 100, (low, high), Estimate(0.1, 0.0, 50), memory=known)
-    slow = Seat("slow", job.groups[1], 900, (1, 1000), Estimate(9.0, 0.0, 50))
-    batches = propose(job, [fast, slow], 0).batches
-    assert batches[0] == pytest.approx(most, abs=3)
-
-
 def test_job_goes_on_after_running_out_of_memory_with_what_is_known_to_fit() -> None:
     world = memory_world()
     world.run(6)
@@ -252,23 +195,6 @@ def test_job_goes_on_after_running_out_of_memory_with_what_is_known_to_fit() -> 
     world.run(8)
     assert world.memory.budget.restarts == 1
     assert batch_of_fast(world) < batch
-
-
-def test_first_batch_that_does_not_fit_is_halved_and_then_grows_to_what_does() -> None:
-    job = replace(hetero_job("Optimal", (1, 8), global_batch=300), initial="Static")
-    groups = tuple(replace(group, cpu_limit=cpu) for group, cpu in zip(job.groups, (1.0, 0.125), strict=True))
-    world = MemoryWorld(replace(job, groups=groups), {"job-g1-0": 8.0}).start()
-    assert batch_of_fast(world) == 267
-    world.run(1)
-    restart_fully(world)
-    batches = [batch_of_fast(world)]
-    assert batches == [133]
-    for _ in range(8):
-        world.run(1)
-        batches.append(batch_of_fast(world))
-    assert batches == sorted(batches)
-    assert 0.85 * 168 <= batches[-1] <= 181
-    assert world.memory.budget.restarts == 1
 
 
 def test_worker_that_runs_out_of_memory_in_passes_gets_smaller_passes() -> None:

@@ -126,11 +126,6 @@ def test_a_backend_that_announces_changes_is_looked_at_often_only_for_what_metri
     )
 
 
-def test_a_job_at_rest_whose_pods_are_to_be_deleted_is_looked_at_as_one_that_waits() -> None:
-    decision = Decision("Failed", "", delete=("w0",))
-    assert seconds_to_next_round(ANNOUNCED, Seen((worker(None),)), decision, following=Following(), now=NOW) == 0.5
-
-
 def test_a_plan_is_awaited_until_all_follow_it() -> None:
     written = Following().after(Seen(), Decision("Running", "", plan=PLAN), NOW)
     assert written == Following(1, NOW)

@@ -9,15 +9,12 @@ import pytest
 
 from heterotrain.contract import MAX_EVICTED, Plan, parse_plan
 from heterotrain_operator.core.batching.adjust import aligned
-from heterotrain_operator.core.facts import NAMED, Facts, survey
+from heterotrain_operator.core.facts import Facts, survey
 from heterotrain_operator.core.lifecycle.following import noticed
 from heterotrain_operator.core.lifecycle.membership import evicted
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerMetrics, WorkerSeen
-from heterotrain_operator.core.remembered.members import MOST_PASSAGES
 from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import (
-    NEWCOMER,
-    SLOW,
     A,
     B,
     C,
@@ -27,13 +24,9 @@ from unit.core.jobs import (
     elastic_world,
     ends,
     names,
-    nobody_reaches,
     one,
     resize,
     settled,
-    slowed,
-    straggler_world,
-    swapping,
     told,
 )
 from unit.core.traces import World
@@ -76,42 +69,6 @@ def test_worker_that_ends_says_how_and_who_has_come_in_its_place(how: str, said:
     [departure], [arrival] = world.memory.passages.departures, world.memory.passages.arrivals
     assert (departure.name, departure.other, arrival.other) == (B, D, B)
     assert departure.step <= arrival.step
-
-
-def test_straggler_that_is_replaced_is_told_of_as_a_story() -> None:
-    made = slowed(straggler_world())
-    decisions = made.run(20)
-    stories = ("ReplacingStraggler", "WorkerLeft", "WorkerJoined", "WorkerReplaced")
-    [creating], [left], [joined], [replaced] = (told(decisions, reason) for reason in stories)
-    assert f"creating {NEWCOMER} to replace {SLOW}" in creating
-    assert f"{NEWCOMER} takes its place: it takes" in left
-    assert f"in place of {SLOW}: it takes" in joined
-    assert f"{NEWCOMER} trains in place of {SLOW} since step " in replaced
-    assert "of that" in replaced, "and how fast the newcomer is"
-    assert [(each.name, each.other) for each in made.memory.passages.departures] == [(SLOW, NEWCOMER)]
-    assert [(each.name, each.other) for each in made.memory.passages.arrivals] == [(NEWCOMER, SLOW)]
-
-
-def test_who_never_trained_has_neither_joined_nor_left_nor_has_a_straggler_that_stays_after_all() -> None:
-    world = elastic_world(backoff_limit=1)
-    nobody_reaches(world, A, B, C)
-    resize(world, 4)
-    for _ in range(60):
-        world.train(1)
-        world.tick(5)
-    assert told(world.decisions, "WorkerJoined", "WorkerLeft") == []
-    assert (world.memory.passages.arrivals, world.memory.passages.departures) == ((), ())
-    made = swapping()
-    ends(made, NEWCOMER)
-    made.tick()
-    assert made.memory.passages.departures == ()
-
-
-def test_of_many_that_leave_at_once_only_the_first_have_events_of_their_own() -> None:
-    world = elastic_world(24)
-    resize(world, 2)
-    assert len(told([world.tick()], "WorkerLeft")) == NAMED + 1
-    assert len(world.memory.passages.departures) == MOST_PASSAGES
 
 
 # --- whom a plan names as evicted: who was seen to end, if nobody else could train beside its members -----------

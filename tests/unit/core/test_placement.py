@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from heterotrain_operator.core.lifecycle.placement import LET_GO, fraction, patience_seconds
+from heterotrain_operator.core.lifecycle.placement import LET_GO
 from heterotrain_operator.core.model import Decision, Group, Job, Seen
 from unit.core.jobs import changed, decided, reasons
 from unit.core.traces import World
@@ -95,14 +95,6 @@ def test_workers_that_end_while_they_let_go_restart_nothing_and_cut_no_pause_sho
     assert not memory.budget.draining
 
 
-def test_each_worker_that_finds_a_place_begins_the_patience_again() -> None:
-    world = four_workers()
-    nodes = Nodes(1, world)
-    for places in (1, 2, 3):
-        nodes.places = places
-        assert not any(let_go(decision) for decision in scheduled(world, nodes, 145))
-
-
 @pytest.mark.parametrize(("places", "deadline", "phase"), [(0, 600, "Created"), (2, 50, "Failed")])
 def test_nobody_lets_go_without_any_place_or_before_a_short_deadline(places: int, deadline: int, phase: str) -> None:
     world = four_workers(startup_deadline_seconds=deadline)
@@ -124,16 +116,6 @@ def test_pods_beside_refused_ones_hold_a_quota_also_without_places() -> None:
         if let_go(decision):
             break
     assert let_go(decision)
-
-
-def test_patience_differs_from_job_to_job_and_from_try_to_try_and_is_the_same_when_asked_again() -> None:
-    found = {patience_seconds(four_workers(name).job, tries) for name in ("a", "b", "c") for tries in range(5)}
-    assert len(found) == 15
-    assert all(150 <= seconds < 300 for seconds in found)
-    numbers = [fraction("seed", number) for number in range(1000)]
-    assert numbers == [fraction("seed", number) for number in range(1000)]
-    assert all(0 <= each < 1 for each in numbers)
-    assert abs(sum(numbers) / len(numbers) - 0.5) < 0.05
 
 
 def gated(placed: int = 0) -> World:
@@ -163,11 +145,3 @@ def test_pods_behind_a_gate_wait_as_long_as_it_is_closed_and_start_when_it_opens
     assert "job-a-3 (Pending: SchedulingGated)" in decision.reason
     gate(world, closed=False)
     assert world.tick(60).plan is not None
-
-
-def test_deadline_begins_when_the_last_gate_opens() -> None:
-    world = gated()
-    world.tick(5000)
-    gate(world, closed=False)
-    world.workers["job-a-0"].answers = False
-    assert [world.tick(seconds).phase for seconds in (1, 599, 2)] == ["Created", "Created", "Failed"]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from heterotrain_operator.api.spec.batching import Batching
 from heterotrain_operator.core.batching.policies import POLICIES, Seat
 from heterotrain_operator.core.model import Group, Job
-from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor, predictor_of
+from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
-from heterotrain_operator.core.prediction.predictors.ema import GREATEST_SHARE, expect, learn, predict
+from heterotrain_operator.core.prediction.predictors.ema import expect, learn, predict
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.remembered.batching import Batching as BatchingMemory
 from heterotrain_operator.core.remembered_worker import RememberedWorker
@@ -41,17 +41,6 @@ def test_prediction_at_the_present_batch_is_what_is_measured_there(predictor: Pr
         assert prediction.line.at(48) == pytest.approx(seconds)
 
 
-def test_more_samples_never_take_less_time(predictor: Predictor) -> None:
-    known = predictor.learn(BatchCost(), 32, measured(0.2))
-    prediction = predictor.predict(known, 64, measured(0.1))
-    assert prediction.line.at(65) > prediction.line.at(64) > 0
-
-
-def test_one_batch_size_is_no_reason_for_a_promise(predictor: Predictor) -> None:
-    prediction = predictor.predict(predictor.learn(BatchCost(), 64, measured(0.1)), 64, measured(0.1))
-    assert not prediction.is_sure
-
-
 def test_plan_without_samples_or_measurements_teaches_and_predicts_nothing(predictor: Predictor) -> None:
     known = predictor.learn(BatchCost(), 64, measured(0.1))
     assert predictor.learn(known, 0, measured(1.0)) == known
@@ -68,25 +57,6 @@ def test_what_is_learned_is_expected_before_it_is_measured_again_at_any_speed(pr
         assert estimate.mean_seconds == pytest.approx(factor * 0.096, rel=0.05)
         assert estimate.steps == 10
         assert estimate.relative_error > 0
-
-
-def test_estimate_follows_a_change_that_noise_does_not_explain(predictor: Predictor) -> None:
-    assert predictor.follow(None, measured(0.1)) == (measured(0.1), False)
-    estimate, jumped = predictor.follow(measured(0.1), measured(0.4))
-    assert jumped
-    assert estimate.mean_seconds == pytest.approx(0.4, rel=0.05)
-    estimate, jumped = predictor.follow(measured(0.1), measured(0.1001))
-    assert not jumped
-    assert 0.1 <= estimate.mean_seconds <= 0.1001
-    assert predictor.factor_of_limits(1.0, 1.0) == 1
-    assert predictor.factor_of_limits(1.0, 0.5) >= 1 >= predictor.factor_of_limits(0.5, 1.0) > 0
-
-
-def test_job_is_predicted_by_the_predictor_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = replace(PREDICTORS["EMA"], summary="another")
-    monkeypatch.setitem(PREDICTORS, "Other", other)
-    assert predictor_of(JOB) is PREDICTORS["EMA"]
-    assert predictor_of(replace(JOB, prediction="Other")) is other
 
 
 def test_manifest_may_name_the_predictors_that_there_are() -> None:
@@ -136,12 +106,6 @@ def test_two_batch_sizes_tell_overhead_from_time_per_sample(
     assert prediction.line.at(batch) == pytest.approx(now.mean_seconds)
 
 
-def test_time_that_falls_with_the_batch_is_held_to_a_rising_line() -> None:
-    prediction = predict(learn(BatchCost(), 32, Estimate(0.2, 1e-8, 100)), 64, Estimate(0.1, 1e-8, 100))
-    assert prediction.line.seconds_per_sample > 0
-    assert prediction.line.fixed_seconds <= GREATEST_SHARE * 0.1 + 1e-12
-
-
 @pytest.mark.parametrize("ratio", [1e-12, 1e12])
 def test_speed_that_no_step_can_have_makes_the_cost_be_learned_again(ratio: float) -> None:
     """As of a worker that reports steps of a day and of a millisecond in turn, under each plan again."""
@@ -163,12 +127,6 @@ def test_speed_that_drifts_from_plan_to_plan_bends_the_cost_little() -> None:
     assert fixed_share(known) == pytest.approx(0.02 / 0.084, abs=0.2)
     prediction = predict(known, 0, None)
     assert prediction.line.at(44) == pytest.approx(slower * 0.064, rel=0.05)
-
-
-def test_difference_that_noise_explains_leaves_the_speed() -> None:
-    known = learned(0.02, 0.001, 32, 64)
-    noisy = learn(known, 48, Estimate(1.2 * 0.068, (0.2 * 1.2 * 0.068) ** 2 * 4, 4))
-    assert noisy.speed == pytest.approx(known.speed, rel=0.01)
 
 
 def fixed_share(known: BatchCost) -> float:

@@ -67,12 +67,6 @@ def test_new_worker_of_a_known_group_begins_with_the_share_of_its_like() -> None
     assert "job-g1-1 as job-g1-0 was" in world.decisions[-1].reason
 
 
-def test_worker_that_goes_leaves_the_others_batches_that_fit_their_speeds() -> None:
-    world = learned(hetero_world(scales=(1, 2, 4)))
-    resized(world, Group("g0", 1), Group("g2", 1))
-    assert worst(world) < 1.1
-
-
 @pytest.mark.parametrize("forgetful", [False, True])
 def test_workers_that_changed_places_begin_with_what_is_known_of_these_as_a_prediction(forgetful: bool) -> None:
     world = two_nodes()
@@ -111,25 +105,6 @@ def test_workers_at_their_old_places_begin_with_exactly_their_batches_and_their_
     known = [worker.batch_cost for worker in world.memory.workers]
     assert [cost.speed for cost in known] == pytest.approx(ended, rel=0.05)
     assert [cost.predicted for cost in known] == [0, 0]
-
-
-def test_worker_on_an_unknown_node_begins_with_its_own_share() -> None:
-    world = two_nodes()
-    assert world.plan is not None
-    before = world.plan.batch_sizes
-    world.nodes[SLOW] = "another"
-    assert restarted(world) == pytest.approx(before, abs=2)
-    learned(world)
-    assert worst(world) < 1.1
-
-
-def test_limit_of_a_new_worker_is_taken_into_account() -> None:
-    world = World(Job("job", (Group("a", 1), Group("b", 1)), 192), {"job-a-0": 1.0, "job-b-0": 2.0})
-    world.limits = {"job-a-0": 1.0, "job-b-0": 0.5}
-    learned(world.start())
-    world.limits["job-b-1"], world.scales["job-b-1"] = 0.25, 4.0
-    resized(world, Group("a", 1), Group("b", 2))
-    assert worst(world) < 1.15
 
 
 def test_group_of_which_nothing_is_known_begins_with_equal_shares() -> None:

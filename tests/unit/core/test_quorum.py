@@ -12,7 +12,7 @@ from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.core.model import Decision, Group, Job
 from heterotrain_operator.core.split.allocation import Line, waterfill
 from unit.core.jobs import condition
-from unit.core.traces import World, hetero_job, hetero_world
+from unit.core.traces import World, hetero_world
 
 ADAPTIVE = ("Proportional", "Optimal")
 
@@ -68,38 +68,6 @@ def test_one_lost_scrape_leaves_nobody_out() -> None:
     assert batches(world)[2] < 64
 
 
-def test_a_lost_scrape_of_a_worker_that_was_measured_under_this_plan_does_not_hold_a_decision_up() -> None:
-    world = hetero_world(scales=(1, 1, 1))
-    world.run(2)
-    for worker in world.workers.values():
-        worker.scale = 1.0 if worker.name != "job-g0-0" else 4.0
-    world.train(10)
-    world.workers["job-g2-0"].answers = False
-    assert world.tick().plan is not None
-    assert batches(world)[0] < 64 < batches(world)[2]
-
-
-@pytest.mark.parametrize("policy", ADAPTIVE)
-def test_a_worker_that_comes_back_is_taken_in_with_its_window(policy: str) -> None:
-    world = hetero_world(policy, (1, 2, 4, 4), fixed=0.0)
-    world.workers["job-g3-0"].answers = False
-    world.run(20)
-    world.workers["job-g3-0"].answers = True
-    world.run(6)
-    assert batches(world)[3] < 48
-    assert excess(world) < 1.05
-
-
-def test_a_plan_is_followed_once_all_that_are_read_follow_it() -> None:
-    world = hetero_world(scales=(1, 2, 4, 4))
-    world.workers["job-g3-0"].answers = False
-    assert world.plan is not None
-    world.train(10)
-    assert "not followed yet" not in world.tick(6).reason
-    world.workers["job-g0-0"].metrics = replace(world.workers["job-g0-0"].metrics, plan_version=0)
-    assert "is not followed yet by job-g0-0" in world.tick().reason
-
-
 @pytest.mark.parametrize(("scales", "unread"), [((1, 2, 4), 2), ((1, 2, 4, 4), 3)])
 def test_fewer_than_half_of_the_workers_are_no_quorum(scales: tuple[float, ...], unread: int) -> None:
     world = hetero_world(scales=scales)
@@ -136,15 +104,6 @@ def test_a_thousand_workers_of_whose_scrapes_some_are_lost_are_balanced(policy: 
         world.tick()
     assert excess(world) < 1.03
     assert world.memory.batching.adjustments <= 4
-
-
-@pytest.mark.parametrize("forgetful", [False, True])
-def test_steering_without_a_lost_worker_survives_a_restart_of_the_operator(forgetful: bool) -> None:
-    scales = {f"job-g{rank}-0": float(scale) for rank, scale in enumerate((1, 2, 4, 4))}
-    world = LossyWorld(hetero_job(scales=(1, 2, 4, 4)), scales, noise=0.1, seed=9, forgetful=forgetful)
-    world.lost = 0.2
-    world.start().run(40)
-    assert excess(world) < 1.1
 
 
 def spoil(worker: SimulatedPod, name: str, value: float) -> None:
@@ -192,19 +151,6 @@ def test_a_worker_that_is_never_read_is_reported_once_and_named_as_long_as_it_is
     assert "job-g3-0" in condition(world.decisions[-1]).message
 
 
-def test_changed_limits_are_fed_forward_without_a_worker_that_is_not_read() -> None:
-    world = hetero_world(scales=(1, 1, 1, 1), fixed=0.0)
-    for worker in world.workers.values():
-        worker.cpu_limit = 1.0
-    world.workers["job-g3-0"].answers = False
-    world.run(8)
-    world.workers["job-g0-0"].cpu_limit = 0.25
-    decision = world.tick()
-    assert decision.plan is not None
-    assert "by the CPU limits that changed" in decision.reason
-    assert batches(world)[3] == 48
-
-
 # --- a gross imbalance is acted on after a few steps, and a small one waits for the interval ---------------------
 
 
@@ -237,14 +183,6 @@ def test_noise_alone_moves_nothing_at_any_look() -> None:
             world.train(1)
             moves += world.tick().plan is not None
     assert moves <= 3
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_gross_change_is_followed_within_a_few_steps(seed: int) -> None:
-    world = hetero_world(scales=(1, 2, 4), noise=0.05, seed=seed)
-    world.run(15)
-    world.workers["job-g0-0"].scale = 4.0
-    assert steps_until_a_move(world) <= 5
 
 
 def test_every_worker_needs_two_steps() -> None:

@@ -121,17 +121,6 @@ def test_restored_plan_splits_the_global_batch_whatever_a_worker_says_of_its_own
     assert "the batches add up to" in decision.reason
 
 
-def test_restored_plan_keeps_to_bounds_that_were_edited_meanwhile() -> None:
-    world = balanced()
-    lost(world, forgotten=False)
-    (first, *others) = world.job.groups
-    world.job = replace(world.job, groups=(replace(first, batch_max=20), *others))
-    plan = world.tick().plan
-    assert plan is not None
-    assert plan.members[0].batch_size <= 20
-    assert plan.global_batch_size == 192
-
-
 @pytest.mark.parametrize("phase", [PHASE_CHECKPOINTING, PHASE_PAUSED])
 def test_restoring_waits_for_workers_that_pause(phase: str) -> None:
     world = balanced()
@@ -176,13 +165,6 @@ def test_bounds_changed_while_running_are_kept_at_once_unless_they_are_infeasibl
     decision = world.tick(30)
     assert (decision.phase, decision.plan) == ("Running", None)
     assert "192 samples is below 210" in condition(decision).message
-
-
-def test_plan_not_yet_followed_is_not_superseded_for_ten_seconds() -> None:
-    world = hetero_world()
-    world.job = replace(world.job, groups=(replace(world.job.groups[0], batch_max=60), *world.job.groups[1:]))
-    assert world.tick(5).plan is None
-    assert world.tick(6).plan is not None
 
 
 def test_workers_that_follow_a_newer_plan_get_one_newer_still() -> None:

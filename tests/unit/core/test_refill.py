@@ -185,34 +185,6 @@ def test_place_of_a_worker_that_ran_out_of_memory_gets_fewer_samples_also_when_a
     assert [row.memory_use.failed_batch for row in world.memory.workers] == [150, 300]
 
 
-def test_what_is_known_of_a_successor_is_known_of_who_comes_after_it_when_all_start_again() -> None:
-    world = elastic_world()
-    ends(world, B, "preempt")
-    settled(world)
-    world.run(3)
-    assert names(world.plan) == [A, C, D]
-    assert world.memory.workers[2].batch_cost.sum_w > 0
-    for pod in world.workers.values():
-        pod.end(-9, disrupted=True)
-    assert world.tick().phase == "Restarting"
-    settled(world)
-    assert names(world.plan) == [A, B, C]
-    assert world.memory.workers[1].batch_cost.sum_w > 0
-
-
-def test_worker_in_a_place_that_ran_out_of_memory_does_not_warm_up_with_as_much() -> None:
-    world = elastic_world(backoff_limit=1)
-    ends(world, B, "out of memory")
-    decision = world.tick()
-    assert (created([decision]), decision.beside_training) == ([D], False)
-    settled(world)
-    ends(world, D, "preempt")
-    assert not world.tick().beside_training, "the place is the same"
-    settled(world)
-    ends(world, A, "preempt")
-    assert world.tick().beside_training
-
-
 @pytest.mark.parametrize("how", ["exit", "preempt"])
 def test_ends_of_more_workers_than_places_are_remembered(how: str) -> None:
     world = elastic_world(MOST_PENDING + 40, global_batch=1024)

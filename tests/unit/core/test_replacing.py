@@ -14,7 +14,6 @@ from heterotrain_operator.core.stragglers.verdict import Remedy
 from unit.core.jobs import (
     NEWCOMER,
     SLOW,
-    A,
     E,
     created,
     ends,
@@ -67,28 +66,6 @@ def test_newcomer_is_created_only_after_two_intervals_in_a_row_in_which_it_would
     assert counts[-2:] == [1, 2]
     assert max(counts[:-2]) <= 1
     assert made.decisions[-2].stragglers[0].remedy is made.decisions[-3].stragglers[0].remedy is Remedy.REPLACE
-
-
-def test_gain_that_is_gone_in_one_interval_counts_from_the_beginning() -> None:
-    made = slowed(straggler_world())
-    while not any(row.evidence.advised for row in made.memory.workers):
-        made.run(1)
-    assert created(made.run(1)) == []
-    rows = [row._replace(evidence=row.evidence._replace(named=0)) for row in made.memory.workers]
-    made.memory = replace(made.memory, workers=tuple(rows))
-    made.workers[SLOW].scale /= 4
-    assert created(made.run(15)) == []
-    assert not any(row.evidence.advised for row in made.memory.workers)
-
-
-@pytest.mark.parametrize("limit", [0.5, 0.25])
-def test_worker_that_its_limit_slows_is_never_replaced(limit: float) -> None:
-    made = straggler_world()
-    for worker in made.workers.values():
-        worker.cpu_limit = 1.0
-    made.run(4)
-    made.workers[SLOW].cpu_limit = limit
-    assert created(slowed(made, factor=1 / limit).run(25)) == []
 
 
 @pytest.mark.parametrize(
@@ -153,13 +130,6 @@ def test_two_replacements_are_as_far_apart_as_the_cooldown() -> None:
     assert reasons(made.run(4), "ReplacingStraggler") == ["ReplacingStraggler"]
 
 
-def test_without_a_cooldown_stragglers_are_replaced_beside_one_another() -> None:
-    made = slowed(straggler_world(), SLOW, E)
-    made.run(25)
-    assert names(made.plan)[:4] == [A, "job-a-1", "job-a-3", "job-a-5"]
-    assert len(names(made.plan)) == 6
-
-
 # --- until the newcomer is warm nothing changes for those that train ---------------------------------------------
 
 
@@ -222,14 +192,6 @@ def test_newcomer_that_shows_no_gain_goes_and_the_straggler_stays(
         assert story(decisions) == ["ReplacementGivenUp"]
         assert ("warm-up" in told(decisions, *STORY)[0]) is (seconds is not None)
         assert NEWCOMER not in made.workers
-
-
-def test_name_of_a_newcomer_that_goes_is_not_free_before_it_is_gone() -> None:
-    made = replacing()
-    made.job = replace(made.job, groups=(Group("a", 7),), stragglers=Stragglers(action="Report"))
-    decision = made.tick()
-    assert NEWCOMER in decision.delete
-    assert created([decision]) == ["job-a-7"]
 
 
 def test_straggler_that_recovers_stays_and_the_newcomer_goes() -> None:

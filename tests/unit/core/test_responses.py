@@ -42,11 +42,6 @@ def test_every_action_about_stragglers_of_a_manifest_says_what_it_entails() -> N
     assert ACTIONS.keys() == set(get_args(Stragglers.model_fields["action"].annotation))
 
 
-def test_restarts_count_where_the_workers_are_to_blame() -> None:
-    counted = {incident for incident, rule in RESTART_ALL.items() if rule.counts}
-    assert counted == {Incident.WORKER_FAILED, Incident.WORKER_HUNG}
-
-
 @pytest.mark.parametrize("incident", Incident)
 def test_policy_without_an_answer_is_refused_by_the_incident(incident: Incident) -> None:
     policy = {other: rule for other, rule in RESTART_ALL.items() if other is not incident}
@@ -94,22 +89,3 @@ def test_policy_may_wait_before_it_goes_on_with_what_comes_next(monkeypatch: pyt
     assert {decision.phase for decision in decisions} == {"Running"}
     assert any("no step was committed" in decision.reason for decision in decisions[:3])
     assert "no step was committed" not in decisions[-1].reason
-
-
-def test_policy_may_count_what_another_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = answered(monkeypatch, hetero_world(), WORKER_VANISHED=Rule(Response.RESTART_ALL, counts=True))
-    world.run(2)
-    del world.workers["job-g1-0"]
-    world.tick()
-    assert world.memory.budget.restarts == 1
-
-
-def test_surplus_workers_stay_where_the_policy_ignores_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def with_another(world: World) -> Decision:
-        world.run(1)
-        world.workers["other"] = replace(world.workers["job-g0-0"], name="other", uid="uid-other", group="g9")
-        return world.tick()
-
-    assert with_another(hetero_world()).delete == ("other",)
-    ignoring = answered(monkeypatch, hetero_world(), WORKER_SURPLUS=Rule(Response.IGNORE))
-    assert with_another(ignoring).delete == ()

@@ -18,7 +18,7 @@ from heterotrain_operator.core.split.allocation import (
     split_proportionally,
     waterfill,
 )
-from heterotrain_operator.core.split.multiples import Bounds, divide_each_other, in_multiples, infeasible, unreachable
+from heterotrain_operator.core.split.multiples import Bounds, infeasible, unreachable
 from heterotrain_operator.core.split.passes import in_passes
 
 Problem = tuple[int, list[Bounds], list[int]]
@@ -58,33 +58,7 @@ def feasible(draw: st.DrawFn, *, workers: int = 12, units: int = 40, mixed: bool
     return total, bounds, each
 
 
-BOUNDS = st.lists(
-    st.tuples(st.integers(0, 300), st.integers(0, 300)).map(lambda pair: (min(pair), max(pair))),
-    min_size=1,
-    max_size=12,
-)
-
 WEIGHTS = st.one_of(st.just(0.0), st.floats(0, 1e300), st.floats(0, 1), st.floats(0, 1e-300))
-
-
-@st.composite
-def bounded(draw: st.DrawFn) -> tuple[int, list[Bounds]]:
-    bounds = draw(BOUNDS.filter(lambda pairs: any(high for _, high in pairs)))
-    least, most = sum(low for low, _ in bounds), sum(high for _, high in bounds)
-    return draw(st.integers(max(least, 1), most)), bounds
-
-
-@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=12), st.integers(1, 5000))
-def test_unbounded_shares_are_within_one_sample_of_proportional(weights: list[float], total: int) -> None:
-    batches = split_proportionally(weights, total, [(0, total)] * len(weights))
-    for batch, weight in zip(batches, weights, strict=True):
-        assert abs(batch - total * weight / sum(weights)) < 1 + 1e-6
-
-
-@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=12), st.integers(1, 3000))
-def test_more_weight_never_means_fewer_samples(weights: list[float], total: int) -> None:
-    batches = split_proportionally(weights, total, [(0, total)] * len(weights))
-    assert [batch for _, batch in sorted(zip(weights, batches, strict=True))] == sorted(batches)
 
 
 def test_ties_go_to_the_lower_rank_and_workers_of_no_weight_take_what_nobody_else_can_hold() -> None:
@@ -177,12 +151,6 @@ def test_waterfilling_is_as_good_as_the_greedy_oracle(problem: tuple[list[Line],
     assert iteration_seconds(lines, batches) == pytest.approx(iteration_seconds(lines, greedy), rel=1e-9)
 
 
-def test_worker_whose_overhead_exceeds_the_level_gets_its_least_batch() -> None:
-    lines = [Line(0.0, 0.001), Line(0.0, 0.001), Line(10.0, 0.001)]
-    assert waterfill(lines, 100, [(0, 100), (0, 100), (0, 100)]) == (50, 50, 0)
-    assert waterfill(lines, 100, [(0, 100), (0, 100), (3, 100)]) == (49, 48, 3)
-
-
 @pytest.mark.parametrize("line", [Line(0.0, 0.0), Line(-math.inf, 1.0), Line(math.nan, 1.0), Line(0.0, math.inf)])
 def test_time_that_does_not_rise_is_refused(line: Line) -> None:
     with pytest.raises(ValueError, match="worker 0"):
@@ -251,13 +219,6 @@ def test_what_cannot_be_reached_is_said(total: int, bounds: list[Bounds], each: 
         split_proportionally([1.0] * len(bounds), total, bounds, each)
 
 
-def test_one_batch_alone_is_not_rounded() -> None:
-    assert in_multiples((67, 67), 16) == (67, 67)
-    assert in_multiples((1, 67), 16) == (16, 64)
-    assert divide_each_other([1, 8, 32])
-    assert not divide_each_other([8, 12])
-
-
 @pytest.mark.parametrize(
     ("points", "batches", "seconds"),
     [
@@ -271,12 +232,6 @@ def test_profiled_time_is_linear_between_points_and_follows_the_end_slopes_beyon
     points: dict[int, float], batches: tuple[int, ...], seconds: list[float]
 ) -> None:
     assert [ProfiledTime(points)(batch) for batch in batches] == pytest.approx(seconds)
-
-
-@given(st.dictionaries(st.integers(1, 500), st.floats(1e-4, 10), min_size=1, max_size=6))
-def test_time_never_falls_as_the_batch_grows(points: dict[int, float]) -> None:
-    times = [ProfiledTime(points)(batch) for batch in range(0, 600, 7)]
-    assert all(after >= before - 1e-9 for before, after in itertools.pairwise(times))
 
 
 def test_oracle_gives_the_best_split_within_bounds_and_its_seconds() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, Plan
+from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Group, Job, Seen, WorkerMetrics
@@ -47,12 +47,6 @@ def test_all_workers_are_created_at_once_and_only_once_with_names_from_their_ide
         True,
     )
     assert not decide(two_groups(), Seen(), memory, 101.0)[0].create
-
-
-def test_missing_worker_is_created_with_the_smallest_free_index() -> None:
-    world = waiting_world()
-    del world.workers[GPU]
-    assert created([world.tick(20)]) == [GPU]
 
 
 @pytest.mark.parametrize(
@@ -118,21 +112,6 @@ def test_job_that_has_trained_waits_on_for_capacity_and_says_so() -> None:
     assert not condition(started).status
 
 
-def test_worker_that_found_its_place_late_has_as_long_to_start_as_any() -> None:
-    world = World(two_groups()).start()
-    ends(world, GPU, "preempt")
-    world.tick()
-    world.tick()
-    pending(world)
-    world.tick(601)
-    world.tick(590)
-    for worker in world.workers.values():
-        worker.phase, worker.answers = "Running", False
-    assert world.tick(20).phase == "Restarting"
-    assert not condition(world.tick(590)).status
-    assert world.tick(20).phase == "Failed"
-
-
 def test_worker_turned_away_by_its_node_is_created_again_and_the_others_wait_for_it() -> None:
     world = waiting_world(backoff_limit=0)
     uids = {name: worker.uid for name, worker in world.workers.items()}
@@ -177,13 +156,6 @@ def test_first_plan_is_numbered_beyond_what_workers_follow() -> None:
     assert (plan.version, plan.generation) == (42, 4)
 
 
-def test_first_batches_can_be_static() -> None:
-    groups = (Group("a", 1, cpu_limit=1.0), Group("b", 1, cpu_limit=0.5))
-    world = World(Job("job", groups, 192, initial="Static")).start()
-    assert world.plan is not None
-    assert world.plan.batch_sizes == (128, 64)
-
-
 @pytest.mark.parametrize("policy", [*known_policies(), "Profile"])
 def test_bounds_that_cannot_hold_the_global_batch_are_a_decision_with_figures(policy: str) -> None:
     world = World(two_groups(policy=policy, groups=(Group("gpu", 2, batch_min=70), Group("cpu", 1, batch_min=60))))
@@ -193,14 +165,6 @@ def test_bounds_that_cannot_hold_the_global_batch_are_a_decision_with_figures(po
     assert condition(decision).status
     assert world.tick(601).phase == "Failed"
     assert "no workers" in World(two_groups(groups=(Group("cpu", 0),))).tick().reason
-
-
-def test_plan_that_names_a_worker_twice_is_replaced() -> None:
-    world = hetero_world()
-    assert world.plan is not None
-    member = world.plan.members[0]
-    world.plan = Plan(world.plan.version, 1, "step", (member, member))
-    assert len(names(world.tick().plan)) == 3
 
 
 # --- suspension, edits and the end -------------------------------------------------------------------------------
@@ -220,21 +184,6 @@ def test_suspended_job_loses_its_pods_and_resumes_in_the_next_generation() -> No
     plan = world.tick().plan
     assert plan is not None
     assert (plan.generation, plan.batch_sizes) == (2, batches), "what was learned is not forgotten"
-    assert world.memory.budget.restarts == 0
-
-
-def test_a_resumed_job_waits_again_for_pods_that_still_end() -> None:
-    world = hetero_world()
-    leaving = dict(world.workers)
-    world.job = replace(world.job, suspend=True)
-    world.tick()
-    leaving["job-g0-0"].end(143)
-    world.workers = dict(leaving)
-    world.tick(1000)
-    world.job = replace(world.job, suspend=False)
-    for seconds, phase in ((1, "Restarting"), (500, "Restarting"), (200, "Failed")):
-        world.workers = dict(leaving)
-        assert world.tick(seconds).phase == phase
     assert world.memory.budget.restarts == 0
 
 
@@ -301,19 +250,3 @@ def test_ended_job_keeps_the_pods_that_its_policy_names(policy: str, deleted: se
     decision, world.memory = decided(world, seen)
     again, _ = decided(world, seen, 1)
     assert (decision.phase, set(decision.delete), set(again.delete)) == ("Failed", deleted, deleted)
-
-
-def test_pod_of_an_ended_worker_that_a_side_container_keeps_running_goes_with_the_running_ones() -> None:
-    world = hetero_world(clean_pod_policy="Running")
-    for worker in world.workers.values():
-        worker.end(0, finished=True)
-    decision, _ = decided(world, changed(world.seen(), "job-g1-0", lingering=True))
-    assert (decision.phase, decision.delete) == ("Succeeded", ("job-g1-0",))
-
-
-def test_conditions_agree_with_the_phase() -> None:
-    world = hetero_world()
-    world.train(10)
-    states = {condition.type: condition.status for condition in world.tick().conditions}
-    others = ("Suspended", "Succeeded", "Failed", "Balanced", "Degraded", "StragglersDetected")
-    assert states == {"Created": True, "Running": True, **dict.fromkeys(others, False)}

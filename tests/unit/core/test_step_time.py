@@ -8,30 +8,19 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from statistics import fmean, variance
+from statistics import fmean
 
 import pytest
 
 from heterotrain_operator.clusters.simulated.noise import AR1
 from heterotrain_operator.core.batching.words import balance
 from heterotrain_operator.core.model import WorkerMetrics
-from heterotrain_operator.core.prediction.jumps import follow, surprise_of
-from heterotrain_operator.core.prediction.roughness import (
-    FIRST,
-    history_of,
-    inflation_of,
-    persistence_after,
-    roughness_after,
-)
+from heterotrain_operator.core.prediction.jumps import follow
 from heterotrain_operator.core.prediction.step_time import (
-    ABSURD_SECONDS,
     ASSUMED_VARIATION,
-    LEAST_SECONDS,
     Estimate,
     StepTime,
     counted,
-    factor_of_limits,
-    feed_forward,
     steps_since,
     window_of,
 )
@@ -116,95 +105,6 @@ def test_window_of_two_levels_shows_the_new_one_and_its_steps(slow: int) -> None
     assert jumps == 1
     assert known.mean_seconds == pytest.approx(0.2, rel=0.01)
     assert known.steps == pytest.approx(slow, rel=0.01)
-
-
-def test_single_long_step_is_no_jump_and_a_window_with_a_stall_counts_less() -> None:
-    steps = [0.1] * 9 + [1.0]
-    window = Estimate(statistics.fmean(steps), statistics.pvariance(steps), 10)
-    known, jumps = followed(StepTime(), Estimate(0.1, 1e-6, 100), window)
-    assert jumps == 0
-    assert known.mean_seconds == pytest.approx(0.1, rel=0.01)
-    calm, stalled = Estimate(0.1, 1e-6, 10), Estimate(0.2, 0.1, 10)
-    for order in ([stalled, calm, calm], [calm, stalled, calm]):
-        known, _ = followed(StepTime(), *order)
-        assert known.mean_seconds == pytest.approx(0.1, rel=0.02)
-
-
-def test_known_change_of_the_cpu_limit_is_expected_before_it_is_measured() -> None:
-    known, _ = followed(StepTime(cpu_limit=1.0), *[Estimate(0.1, 1e-4, 10)] * 5)
-    known, factor = feed_forward(known, 0.5, metrics(57, 5.7), 10, factor_of_limits)
-    assert known.mean_seconds == pytest.approx(0.2)
-    assert factor == 2, "which the speed of the fitted line is scaled by, too"
-    assert known.counted_steps == 57, "steps before the change do not mix with those after it"
-    assert known.steps == 10
-
-
-@pytest.mark.parametrize("limit", [None, 0.0, -1.0, math.nan, math.inf])
-def test_limit_that_is_none_changes_nothing(limit: float | None) -> None:
-    known = StepTime(cpu_limit=1.0, mean_seconds=0.1, steps=10)
-    assert feed_forward(known, limit, metrics(1, 1.0), 10, factor_of_limits) == (known, 1.0)
-
-
-def test_limits_that_slide_on_and_on_let_expect_no_step_that_cannot_be() -> None:
-    known, _ = followed(StepTime(cpu_limit=1.0), *[Estimate(0.1, 1e-4, 10)] * 5)
-    for ratio in (0.1, 10.0):
-        limit = 1.0
-        for _ in range(60):
-            known, _ = feed_forward(known, limit := limit * ratio, metrics(50, 5.0), 10, factor_of_limits)
-            assert LEAST_SECONDS <= known.mean_seconds <= ABSURD_SECONDS
-
-
-WORKERS, WINDOWS, STEPS = 8, 40, 10
-
-
-class Correlated:
-    """Own times of one worker around 0.1 s, each correlated with the one before."""
-
-    def __init__(self, seed: int, correlation: float, variation: float) -> None:
-        self.random, self.correlation, self.variation = random.Random(seed), correlation, variation
-        self.state = self.random.gauss(0, 1)
-
-    def factor(self) -> float:
-        fresh = math.sqrt(1 - self.correlation**2) * self.random.gauss(0, 1)
-        self.state = self.correlation * self.state + fresh
-        return math.exp(self.variation * self.state - self.variation**2 / 2)
-
-    def window(self) -> Estimate:
-        times = [0.1 * self.factor() for _ in range(STEPS)]
-        return Estimate(fmean(times), variance(times), STEPS)
-
-
-def learned_of_noise(correlation: float, seed: int) -> tuple[list[Estimate], float]:
-    """The estimates of workers whose steps are so correlated, and the persistence, after many windows."""
-    sources = [Correlated(100 * seed + rank, correlation, 0.1) for rank in range(WORKERS)]
-    estimates = [source.window() for source in sources]
-    roughness, persistence, before = [0.0] * WORKERS, 0.0, [0.0] * WORKERS
-    for number in range(WINDOWS):
-        windows = [source.window() for source in sources]
-        surprises = [surprise_of(*pair) for pair in zip(estimates, windows, strict=True)]
-        persistence = persistence_after(persistence, number, surprises, before)
-        roughness, before = roughness_after(roughness, persistence, number, surprises), surprises
-        honest = [
-            window._replace(inflation=inflation_of(each)) for window, each in zip(windows, roughness, strict=True)
-        ]
-        pairs = zip(estimates, honest, strict=True)
-        estimates = [follow(known, window, history_of(persistence))[0] for known, window in pairs]
-    return estimates, persistence
-
-
-@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
-def test_errors_are_as_large_as_they_are_said_to_be(correlation: float) -> None:
-    estimates = [each for seed in range(6) for each in learned_of_noise(correlation, seed)[0]]
-    deviations = [abs(each.mean_seconds / 0.1 - 1) / each.relative_error for each in estimates]
-    assert 0.4 <= fmean(deviations) <= 1.2, "0.8 where errors are normal and known exactly"
-
-
-def test_what_one_worker_shows_is_shrunk_to_what_all_show_and_first_windows_are_not_trusted() -> None:
-    calm, odd, *_ = roughness_after([0.8] * 8, 0.0, 100, [0.8, 8.0, *[0.8] * 6])
-    assert 0.8 < calm < odd
-    assert odd < 0.9 * 0.8 + 0.1 * 8.0
-    assert inflation_of(0.0) == inflation_of(FIRST) > 2
-    assert inflation_of(0.1) == 1, "nor is a mean ever surer than that of independent steps"
 
 
 def correlated_world(seed: int) -> World:

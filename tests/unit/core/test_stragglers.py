@@ -11,19 +11,15 @@ from typing import Any
 
 import pytest
 
-from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
-from heterotrain_operator.core.prediction.batch_cost import BatchCost
-from heterotrain_operator.core.prediction.resource_use import Cause
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.allocation import Line
-from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.stragglers.healthy_time import Limits, resized
-from heterotrain_operator.core.stragglers.remedies import best_remedy, outlooks
+from heterotrain_operator.core.stragglers.remedies import best_remedy
 from heterotrain_operator.core.stragglers.rule import Interval, Reading
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Outlooks, Remedy, Verdict
-from heterotrain_operator.core.stragglers.watch import MOST_WEIGHED, RULES, sentence
+from heterotrain_operator.core.stragglers.watch import RULES, sentence
 from unit.core.traces import World, hetero_world
 
 SLOW = "job-g1-0"
@@ -84,28 +80,6 @@ def test_verdict_ends_once_the_worker_is_as_fast_as_before_or_the_job_is_over() 
 
 
 @pytest.mark.parametrize(
-    "slow_steps", [2, pytest.param(3, marks=pytest.mark.long), pytest.param(5, marks=pytest.mark.long)]
-)
-def test_worker_is_named_though_its_batch_moves_after_a_few_slow_steps_of_a_window(slow_steps: int) -> None:
-    """Their mean says little, but they are what the batches moved for."""
-    made = world()
-    made.train(made.job.interval - slow_steps)
-    made.workers[SLOW].scale *= 2
-    made.train(slow_steps)
-    assert made.tick().plan is not None
-    assert named(made.run(10)[-1]) == [SLOW]
-
-
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))])
-def test_the_others_of_three_may_move_on_when_one_is_slowed_and_say_nothing_for_it(seed: int) -> None:
-    """Their times at other batches are those of healthy workers, by whatever one straggler has become slower."""
-    made = hetero_world("Optimal", (1, 1.2, 1.9), noise=0.1, seed=seed)
-    made.run(15)
-    made.workers[SLOW].scale *= 2
-    assert named(made.run(10)[-1]) == [SLOW]
-
-
-@pytest.mark.parametrize(
     ("slowed", "slower", "intervals", "how"),
     [
         ((), 1.0, 0, {"noise": 0.1}),  # slow by design
@@ -157,14 +131,6 @@ def test_worker_that_is_too_slow_at_its_least_batch_is_named_though_it_always_wa
     assert verdict.outlooks.removed < verdict.outlooks.rebalanced
 
 
-def test_job_that_loses_the_group_of_a_straggler_has_an_answer() -> None:
-    made = world()
-    made.workers[SLOW].scale *= 2
-    made.run(10)
-    made.job = replace(made.job, groups=made.job.groups[:1])
-    assert made.tick().stragglers == ()
-
-
 def test_paper_s_rule_names_those_that_are_slow_by_design() -> None:
     made = world(stragglers=Stragglers(rule="MedianThroughput"))
     assert named(made.run(5)[-1]) == ["job-g2-0"]
@@ -207,14 +173,6 @@ def test_window_of_another_batch_teaches_what_it_says_of_the_batch_that_the_heal
     after = judged(reading(as_expected, little, batch=16), *STEADY)
     assert (after.healthy_batch, after.healthy_windows) == (32, 3)
     assert after.healthy_seconds == pytest.approx(HEALTHY.healthy_seconds, rel=1e-3)
-
-
-def test_worker_whose_windows_vary_much_is_named_within_six_of_twice_the_time() -> None:
-    """Each counted for half of what it showed, and it took eight."""
-    noisy = evidence = HEALTHY._replace(spread=100)
-    for number in range(6):
-        evidence = judged(reading(0.2, evidence), *[reading(0.1, noisy)] * 7, number=20 + number)
-    assert evidence.named
 
 
 @pytest.mark.parametrize(
@@ -261,53 +219,6 @@ def test_changed_limit_scales_what_is_healthy_by_what_its_whole_effect_explains(
     assert (after.healthy_seconds, after.healthy_windows) == (pytest.approx(seconds), windows)
 
 
-def test_limit_that_was_found_not_to_bind_is_no_excuse_when_it_comes_back() -> None:
-    back = at_limits(HEALTHY, HALVED, DOUBLED._replace(elasticity=0.0), HALVED._replace(elasticity=0.0))
-    assert back.healthy_seconds == pytest.approx(0.2), "by the first change, of whose effect nothing was known"
-    assert back.unbound_limit == 1.0
-    known = back._replace(healthy_windows=30)
-    assert at_limits(known, DOUBLED._replace(elasticity=0.1)).healthy_windows == 30
-    assert at_limits(known, HALVED._replace(elasticity=0.1)).healthy_seconds == pytest.approx(0.2 * 2**0.1, rel=1e-4)
-
-
-@pytest.mark.parametrize(("limit", "is_named"), [(0.5, True), (0.25, False)])
-def test_worker_slowed_while_a_limit_is_halved_that_does_not_bind_is_named(limit: float, is_named: bool) -> None:
-    """As it was seen when it was halved and restored without effect; unless the new limit is lower than that."""
-    made = world()
-    for worker in made.workers.values():
-        worker.cpu_limit = 1.0
-    made.run(4)
-    for known in (0.5, 1.0):
-        made.workers[SLOW].cpu_limit = known
-        assert not any(map(named, made.run(8)))
-    made.workers[SLOW].cpu_limit = limit
-    made.workers[SLOW].scale *= 2
-    assert bool(named(made.run(10)[-1])) is is_named
-
-
-def test_gain_of_a_remedy_is_that_of_batches_which_the_job_allows() -> None:
-    lines = (Line(0.0, 0.001), Line(0.0, 0.0015))
-    seats = [
-        Seat(name, Group(name, 1, multiple_of=32), 48, (32, 96), Estimate(line.at(48), 1e-6, 100))
-        for name, line in zip("ab", lines, strict=True)
-    ]
-    ahead = outlooks(seats, {1: 2.0}, 60.0)
-    assert ahead[1].rebalanced == pytest.approx(0.064), "64 and 32 samples, and not 58 and 38"
-
-
-def test_what_would_help_is_weighed_for_the_slowest_however_many_stragglers_there_are() -> None:
-    made = hetero_world("Optimal", [1.0] * 30, global_batch=960)
-    made.run(6)
-    slowed = list(made.workers)[:12]
-    for number, name in enumerate(slowed):
-        made.workers[name].scale = 2.0 + 0.1 * number
-    last = made.run(10)[-1]
-    assert set(named(last)) == set(slowed)
-    weighed = {verdict.worker for verdict in last.stragglers if verdict.outlooks is not None}
-    assert weighed == {verdict.worker for verdict in last.stragglers if verdict.weighed}
-    assert weighed == set(slowed[-MOST_WEIGHED:])
-
-
 @pytest.fixture
 def made() -> World:
     """A straggler was found, and its verdict stands."""
@@ -315,42 +226,6 @@ def made() -> World:
     made.workers[SLOW].scale *= 2
     assert reasons(made.run(10)) == ["StragglerDetected"]
     return made
-
-
-def test_verdict_outlives_the_operator_and_is_not_reported_again(made: World) -> None:
-    made.memory = Remembered.from_json(made.memory.to_json())
-    decisions = made.run(3)
-    assert named(decisions[-1]) == [SLOW]
-    assert reasons(decisions) == []
-
-
-def store(made: World, **parts: dict[str, int]) -> None:
-    """An operator reads these values of every worker."""
-    workers = tuple(
-        each._replace(**{part: getattr(each, part)._replace(**new) for part, new in parts.items()})
-        for each in made.memory.workers
-    )
-    made.memory = Remembered.from_json(replace(made.memory, workers=workers).to_json())
-
-
-@pytest.mark.parametrize(
-    "stored",
-    [
-        {"resource_use": {"cause": 99}},  # a newer operator's
-        {"step_time": {"steps": 0}, "evidence": {"level": 2**53}},
-        {"batch_cost": dict.fromkeys(BatchCost._fields, 0), "evidence": {"healthy_batch": 0}},
-        {"evidence": {"healthy_windows": 2**53}},
-        {"evidence": {"spread": 2**53}},
-    ],
-)
-def test_verdict_in_a_memory_that_nobody_understands_has_an_answer(made: World, stored: Any) -> None:
-    store(made, resource_use={"cause": int(Cause.CPU_LIMIT)})
-    assert [each.cause for each in made.tick().stragglers] == ["CPULimit"]
-    store(made, **stored)
-    assert "resource_use" not in stored or [each.cause for each in made.tick().stragglers] == [""]
-    made.tick()
-    made.run(2)
-    assert Remembered.from_json(made.memory.to_json()) == made.memory
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.model import Decision, Group, Stragglers
+from heterotrain_operator.core.model import Decision
 from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import (
     NEWCOMER,
     SLOW,
     A,
-    E,
     ends,
     is_warm,
     names,
-    prepares,
     reasons,
     replacing,
     slowed,
@@ -27,7 +25,6 @@ from unit.core.jobs import (
 )
 
 STORY = ("ReplacingStraggler", "ReplacementFailed", "ReplacementGivenUp", "WorkerReplaced")
-PATIENT = Stragglers(action="Replace", cooldown_seconds=1e6)
 
 
 def story(decisions: list[Decision]) -> list[str]:
@@ -58,63 +55,12 @@ def test_straggler_whose_newcomer_fails_before_the_switch_stays_a_member(how: st
     assert uid not in {pod.uid for pod in made.workers.values()}
 
 
-def test_two_stragglers_whose_newcomers_fail_together_get_one_each() -> None:
-    made = straggler_world(Stragglers(action="Replace", cooldown_seconds=0, max_replacements=4), replicas=8)
-    stragglers, newcomers = {"job-a-2", "job-a-3"}, ("job-a-8", "job-a-9")
-    slowed(made, *stragglers)
-    while not made.workers.keys() >= set(newcomers):
-        made.run(1)
-        for name in made.workers.keys() & set(newcomers):
-            prepares(made, name)
-    for name in newcomers:
-        is_warm(made, name)
-    while not stragglers.isdisjoint(names(made.plan)):
-        made.tick()
-    assert set(newcomers) <= set(names(made.plan))
-    for name in newcomers:
-        ends(made, name)
-    made.tick()
-    assert stragglers <= set(names(made.plan))
-    assert len({entry.index for entry in made.memory.remedies.replacing}) == 2
-    assert reasons(made.run(30), "WorkerReplaced") == ["WorkerReplaced"] * 2
-    assert len(names(made.plan)) == 8
-    assert stragglers.isdisjoint(names(made.plan))
-
-
-def test_straggler_stays_where_no_newcomer_is_ever_followed() -> None:
-    made = straggler_world(PATIENT, backoff_limit=1)
-    training, there = made.cluster.training, {f"job-a-{index}" for index in range(6)}
-    publish = type(training).publish
-    vars(training)["publish"] = lambda plan: publish(training, plan) if set(names(plan)) <= there else None
-    slowed(made)
-    decisions = []
-    for _ in range(120):
-        made.train(2)
-        decisions.append(made.tick(5))
-        assert decisions[-1].phase == "Running"
-    assert story(decisions) == ["ReplacingStraggler", "ReplacementFailed", "ReplacementGivenUp"]
-    assert made.workers.keys() == set(names(made.plan)) == there
-
-
 def test_place_of_straggler_and_newcomer_that_both_fail_is_filled_once() -> None:
     made = swapping()
     ends(made, NEWCOMER)
     ends(made, SLOW)
     made.run(8)
     assert (len(names(made.plan)), made.created, made.memory.remedies.replacing) == (6, 8, ())
-
-
-def test_swap_begins_with_what_is_known_of_the_place_and_not_with_equal_batches() -> None:
-    made = straggler_world(replicas=4)
-    for name in (A, "job-a-1"):
-        made.workers[name].scale *= 0.5
-    made.run(20)
-    decisions = slowed(made, "job-a-3").run(20)
-    plan = next(each.plan for each in decisions if each.plan is not None and E in names(each.plan))
-    batches = dict(zip(names(plan), plan.batch_sizes, strict=True))
-    # The newcomer is expected to be as fast as the straggler was when it was healthy: half as fast as the first two.
-    assert batches[E] == pytest.approx(batches["job-a-2"], rel=0.25)
-    assert batches[E] < 0.75 * batches[A]
 
 
 @pytest.mark.parametrize(("scale", "share"), [(2.0, 0.5), (1.0, 1.0), (0.25, 1.0)])
@@ -170,18 +116,3 @@ def test_newcomer_after_whose_joining_members_can_no_longer_change_has_replaced_
     assert story(made.decisions[first:]) == ["WorkerReplaced"]
     assert made.memory.remedies.replacing == ()
     assert NEWCOMER in names(made.plan)
-
-
-def test_restart_is_counted_as_no_change_of_members() -> None:
-    made = straggler_world()
-    made.job = replace(made.job, groups=(Group("a", 7),))
-    made.tick()
-    made.tick()
-    assert made.memory.transitions.switching == "join"
-    for pod in made.workers.values():
-        pod.end(137)
-    for _ in range(8):
-        made.train(2)
-        made.tick(5)
-    assert made.memory.budget.restarts == 1
-    assert (made.memory.transitions.joins, made.memory.transitions.switching) == (0, "")

@@ -78,13 +78,6 @@ def test_life_of_a_worker_is_told_from_wanted_to_gone() -> None:
     assert states(world) == {first: "wanted", second: "wanted"}
 
 
-def test_member_that_is_not_there_is_gone_and_not_only_wanted() -> None:
-    world = hetero_world(scales=(1, 2))
-    world.run(1)
-    del world.workers["job-g1-0"]
-    assert states(world) == {"job-g0-0": "member", "job-g1-0": "gone"}
-
-
 def test_job_that_is_suspended_or_over_wants_no_workers() -> None:
     suspended = hetero_job(scales=(1, 2), suspend=True)
     assert decide(suspended, Seen(), Remembered.initial(), 100.0)[0].worker_states == ()
