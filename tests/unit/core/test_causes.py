@@ -20,7 +20,7 @@ from heterotrain_operator.core.prediction.causes import (
     shows_another_speed,
     window_closed,
 )
-from heterotrain_operator.core.prediction.resource_use import Cause, ResourceUse, Spent
+from heterotrain_operator.core.prediction.resource_use import WRAP, Cause, ResourceUse, Spent
 from heterotrain_operator.core.prediction.step_time import Estimate
 from unit.core.traces import World, hetero_job
 
@@ -285,3 +285,22 @@ def test_by_how_much_a_worker_is_held_back_is_known_where_everything_is_counted(
     spent: Spent | None, seconds: float, cpu_limit: float, times: float
 ) -> None:
     assert held_back(spent, Estimate(seconds, 0.0, 10), cpu_limit) == pytest.approx(times)
+
+
+def test_jump_is_explained_however_long_the_plan_is_active() -> None:
+    known, steps = ResourceUse(), 100.0
+    before = Estimate(0.1, 0.0, 100)
+
+    def metrics(steps: float, waited: float) -> WorkerMetrics:
+        own = 0.1 * steps + waited
+        totals = {"cpu_seconds": 0.1 * steps, "cpu_throttled_seconds": 0.0, "cpu_wait_seconds": waited}
+        return WorkerMetrics(1, steps=steps, own_seconds=own, observed_seconds=own, **totals)
+
+    for _ in range(5):
+        steps += 4 * WRAP / 100  # 400 seconds of 0.1 s each
+        known, _ = closed(known, metrics(steps, 0.0), 0.1, before, jumped=False)
+        assert all(0 <= each <= WRAP for each in known)
+    _, words = closed(known, metrics(steps + 10, 1.0), 0.2, before)
+    assert words == "it waited for a CPU 50 % of the time, 0 % before: a neighbour"
+    _, words = closed(ResourceUse(cpu=5000, waited=90), metrics(10, 1.0), 0.2, before)
+    assert words.startswith("it waited for a CPU"), "counters that began again"

@@ -76,7 +76,10 @@ SOUND = Remembered(
     outcome=Outcome(reason="a"),
     pending=(Slot("a", 1, "b", "c", "abcdef", 2, 3, 100.0, 50.0, RememberedWorker(noted=3)), Slot("a", 2, due_at=5.0)),
     remedies=Remedies(
-        replacing=(Replacement("a", 7, "job-a-1", "abcdef", "it is slow", 1, 5.0, 6.0, 0.25, 32.5),),
+        replacing=(
+            Replacement("a", 7, "job-a-1", "abcdef", "it is slow", 1, 5.0, 6.0, 0.25, 32.5),
+            Replacement("a", 8, "job-a-2", "abcdef", due_at=5.0),
+        ),
         removed=(Removal("a", 3, 1),),
         replacements=2,
         replaced_at=5.0,
@@ -126,7 +129,8 @@ def test_clock_that_leaps_moves_moments_but_those_that_have_not_come() -> None:
     later, earlier = SOUND.moved(1000.0), SOUND.moved(-1000.0)
     first, second = later.pending
     assert (first.due_at, first.blame_deferred_at, second.blame_deferred_at) == (1100.0, 1050.0, 0.0)
-    assert (later.remedies.replacing[0].created_at, later.passages.arrivals[0].at) == (1006.0, 1005.0)
+    assert [each.created_at for each in later.remedies.replacing] == [1006.0, 0.0]
+    assert (later.remedies.replacing[0].due_at, later.passages.arrivals[0].at) == (1005.0, 1005.0)
     assert earlier.pending[0].due_at == 0.0
 
 

@@ -10,7 +10,7 @@ from heterotrain_operator.core.batching.policies import POLICIES, PROFILE_PLANS,
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction
 from heterotrain_operator.core.prediction.step_time import Estimate
-from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
+from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap, capped, raised
 from heterotrain_operator.core.remembered.batching import Batching
 from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.allocation import Line
@@ -226,3 +226,11 @@ def test_omnilearn_moves_at_boundaries_of_epochs_only() -> None:
     moves = [interval for interval, each in enumerate(world.run(30)) if each.plan is not None]
     assert moves
     assert all(interval % 10 == 9 for interval in moves), "an epoch of the simulation has ten intervals"
+
+
+def test_throughput_that_fell_once_after_a_raise_bounds_the_batch_for_good() -> None:
+    known = raised(ThroughputCap(), 64, 100, Estimate(0.064, 0.0, 10))
+    assert capped(known, 100, 0.0999).cap == 0
+    known = capped(known, 100, 0.1001)
+    assert known.cap == 64
+    assert capped(known, 64, 0.01).cap == 64

@@ -1,4 +1,4 @@
-"""From no workers to the end of a job: creation, places, the first plan, suspension, deadlines, success."""
+"""From no workers to the end of a job: creation, places, gates, the first plan, suspension, deadlines, success."""
 
 from __future__ import annotations
 
@@ -7,13 +7,22 @@ from typing import Any
 
 import pytest
 
-from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING
+from heterotrain.contract import (
+    PHASE_PAUSED,
+    PHASE_PREPARING,
+    PHASE_STARTING,
+    PHASE_TRAINING,
+    PHASE_WAITING,
+    PHASE_WARMING,
+)
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.core.decide import decide
-from heterotrain_operator.core.model import Group, Job, Seen, WorkerMetrics
+from heterotrain_operator.core.facts import state_of
+from heterotrain_operator.core.lifecycle.placement import LET_GO
+from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerMetrics, WorkerSeen, WorkerState
 from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import changed, condition, created, decided, ends, names, reasons
-from unit.core.traces import World, hetero_world
+from unit.core.traces import World, hetero_job, hetero_world
 
 GPU, OTHER, CPU = "job-gpu-0", "job-gpu-1", "job-cpu-0"
 
@@ -250,3 +259,206 @@ def test_ended_job_keeps_the_pods_that_its_policy_names(policy: str, deleted: se
     decision, world.memory = decided(world, seen)
     again, _ = decided(world, seen, 1)
     assert (decision.phase, set(decision.delete), set(again.delete)) == ("Failed", deleted, deleted)
+
+
+def four_workers(name: str = "job", **changes: Any) -> World:
+    job = Job(name, (Group("a", 4),), global_batch=192, policy="Uniform", uid=f"uid of {name}")
+    return World(replace(job, **changes))
+
+
+class Nodes:
+    """A scheduler with few places for the pods of several jobs, first come, first served in turns."""
+
+    def __init__(self, places: int, *worlds: World) -> None:
+        self.places, self.worlds, self.turn = places, worlds, 0
+
+    def schedule(self) -> None:
+        queues = [[w for w in world.workers.values() if not w.node] for world in self.worlds]
+        free = self.places - sum(bool(w.node) for world in self.worlds for w in world.workers.values())
+        for pod in (w for queue in queues for w in queue):
+            pod.phase = "Pending"
+        while free > 0 and any(queues):
+            queue = queues[self.turn % len(queues)]
+            self.turn += 1
+            if queue:
+                pod = queue.pop(0)
+                pod.node, pod.phase = "node", "Running"
+                free -= 1
+
+
+def let_go(decision: Decision) -> bool:
+    return LET_GO in reasons(decision)
+
+
+def scheduled(world: World, nodes: Nodes, seconds: int) -> list[Decision]:
+    decisions = []
+    for _ in range(seconds):
+        decisions.append(world.tick())
+        nodes.schedule()
+    return decisions
+
+
+def test_two_jobs_that_hold_half_of_what_both_need_do_not_block_each_other() -> None:
+    for pair in range(10):
+        one, other = four_workers(f"one-{pair}"), four_workers(f"other-{pair}")
+        nodes = Nodes(6, one, other)
+        for _ in range(590):
+            for world in (one, other):
+                world.tick()
+            nodes.schedule()
+            if one.plan is not None or other.plan is not None:
+                break
+        assert one.plan is not None or other.plan is not None, pair
+        assert any(let_go(decision) for world in (one, other) for decision in world.decisions)
+
+
+def test_part_that_has_places_lets_them_go_after_its_patience_tries_again_and_fails_at_its_deadline() -> None:
+    world = four_workers()
+    decisions = scheduled(world, Nodes(2, world), 610)
+    first = next(rank for rank, decision in enumerate(decisions) if let_go(decision))
+    assert 150 <= first <= 302
+    assert len(decisions[first].delete) == 4
+    assert "only 2 workers had places" in decisions[first].reason
+    pause = [bool(decision.create) for decision in decisions[first + 1 :]].index(True)
+    assert 9 <= pause <= 21
+    assert len(decisions[first + 1 + pause].create) == 4
+    assert decisions[-1].phase == "Failed"
+    assert "did not start within 600 s" in decisions[-1].reason
+    assert "had places" in decisions[-1].reason
+
+
+def test_workers_that_end_while_they_let_go_restart_nothing_and_cut_no_pause_short() -> None:
+    world = four_workers()
+    nodes = Nodes(2, world)
+    while not any(map(let_go, world.decisions)):
+        before = dict(world.workers)
+        scheduled(world, nodes, 1)
+    begun, resumes = world.memory.start.starting_at, world.memory.budget.restart_at
+    placed = [worker.seen() for worker in before.values() if worker.node]
+    assert len(placed) == 2
+    gone = changed(Seen(tuple(placed)), phase="Failed", exit_code=143, disrupted=True, deleting_since=world.now + 30)
+    decision, memory = decided(world, replace(world.seen(), workers=gone.workers), 1)
+    assert (decision.phase, decision.create) == ("Created", ())
+    assert (memory.start.starting_at, memory.budget.restart_at, memory.budget.restarts) == (begun, resumes, 0)
+    assert not memory.budget.draining
+
+
+@pytest.mark.parametrize(("places", "deadline", "phase"), [(0, 600, "Created"), (2, 50, "Failed")])
+def test_nobody_lets_go_without_any_place_or_before_a_short_deadline(places: int, deadline: int, phase: str) -> None:
+    world = four_workers(startup_deadline_seconds=deadline)
+    decisions = scheduled(world, Nodes(places, world), 590)
+    assert not any(map(let_go, decisions))
+    assert decisions[-1].phase == phase
+
+
+def test_pods_beside_refused_ones_hold_a_quota_also_without_places() -> None:
+    world = four_workers()
+    world.tick()
+    Nodes(0, world).schedule()
+    kept = dict(list(world.workers.items())[:2])
+    refused = tuple((name, "exceeded quota") for name in world.workers if name not in kept)
+    world.workers = kept
+    for _ in range(400):
+        world.now += 1
+        decision, world.memory = decided(world, replace(world.seen(), refused=refused))
+        if let_go(decision):
+            break
+    assert let_go(decision)
+
+
+def gated(placed: int = 0) -> World:
+    """Pods that somebody else holds back, as a queue does, but so many of them."""
+    world = four_workers()
+    world.tick()
+    gate(world, closed=True)
+    for worker in list(world.workers.values())[:placed]:
+        worker.gated, worker.phase = False, "Running"
+    return world
+
+
+def gate(world: World, *, closed: bool) -> None:
+    for worker in world.workers.values():
+        worker.gated = closed
+        worker.phase, worker.message = ("Pending", "SchedulingGated") if closed else ("Running", "")
+
+
+@pytest.mark.parametrize("placed", [0, 1, 3])
+def test_pods_behind_a_gate_wait_as_long_as_it_is_closed_and_start_when_it_opens(placed: int) -> None:
+    world = gated(placed)
+    for look in range(30):
+        before = world.memory
+        decision = world.tick(60)
+        assert (decision.phase, decision.delete, decision.create) == ("Created", (), ())
+        assert look < 2 or world.memory == before, "nothing is written meanwhile"
+    assert "job-a-3 (Pending: SchedulingGated)" in decision.reason
+    gate(world, closed=False)
+    assert world.tick(60).plan is not None
+
+
+READY = WorkerSeen(
+    "w", "u", "g0", 0, "Running", address="10.0.0.1:29500", metrics=WorkerMetrics(0, phase=PHASE_WAITING)
+)
+
+
+def with_phase(phase: str) -> WorkerSeen:
+    return replace(READY, metrics=WorkerMetrics(0, phase=phase))
+
+
+@pytest.mark.parametrize(
+    ("worker", "state", "of_a_member"),
+    [
+        (replace(READY, phase="Pending", metrics=None), "created", "member"),
+        (replace(READY, gated=True, phase="Pending", metrics=None), "created", "member"),
+        (replace(READY, metrics=None), "created", "member"),
+        (replace(READY, address=""), "created", "member"),
+        (with_phase(PHASE_PREPARING), "preparing", "member"),
+        (with_phase(PHASE_PAUSED), "preparing", "member"),
+        (with_phase(PHASE_WARMING), "preparing", "member"),
+        (READY, "warm", "member"),
+        (with_phase(PHASE_STARTING), "warm", "member"),
+        (with_phase(PHASE_TRAINING), "warm", "member"),
+        (replace(READY, deleting_since=100.0), "leaving", "leaving"),
+        (replace(READY, phase="Succeeded", exit_code=0, finished=True), "gone", "gone"),
+        (replace(READY, phase="Failed", exit_code=1), "gone", "gone"),
+        (replace(READY, phase="Failed", exit_code=1, deleting_since=100.0), "gone", "gone"),
+    ],
+)
+def test_state_of_a_worker(worker: WorkerSeen, state: str, of_a_member: str) -> None:
+    assert state_of(worker, is_member=False) is WorkerState(state)
+    assert state_of(worker, is_member=True) is WorkerState(of_a_member)
+
+
+def states(world: World) -> dict[str, str]:
+    return {name: state.value for name, state in world.tick().worker_states}
+
+
+def test_life_of_a_worker_is_told_from_wanted_to_gone() -> None:
+    first, second = "job-g0-0", "job-g1-0"
+    world = World(hetero_job(scales=(1, 2)))
+    assert states(world) == {first: "wanted", second: "wanted"}
+    worker = world.workers[second]
+    for answers, phase, state in (
+        (False, PHASE_WAITING, "created"),
+        (True, PHASE_PREPARING, "preparing"),
+        (True, PHASE_WAITING, "warm"),
+    ):
+        worker.answers, worker.metrics = answers, replace(worker.metrics, phase=phase)
+        assert states(world) == {first: "warm", second: state}
+    world.train(1)
+    assert states(world) == {first: "member", second: "member"}
+    world.workers["other"] = replace(world.workers[first], name="other", uid="uid-other", group="g9")
+    assert states(world)["other"] == "warm", "also of a group that the job does not have"
+    worker.end(1)
+    assert states(world) == {first: "member", second: "gone"}
+    assert states(world) == {first: "wanted", second: "wanted"}
+
+
+def test_job_that_is_suspended_or_over_wants_no_workers() -> None:
+    suspended = hetero_job(scales=(1, 2), suspend=True)
+    assert decide(suspended, Seen(), Remembered.initial(), 100.0)[0].worker_states == ()
+    world = hetero_world(scales=(1, 2))
+    for worker in world.workers.values():
+        worker.end(0, finished=True)
+    assert states(world) == {"job-g0-0": "gone", "job-g1-0": "gone"}
+    world.workers.clear()
+    assert set(states(world).values()) <= {"gone"}

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.allocation import Line
 from heterotrain_operator.core.stragglers.evidence import Evidence
 from heterotrain_operator.core.stragglers.healthy_time import Limits, resized
-from heterotrain_operator.core.stragglers.remedies import best_remedy
+from heterotrain_operator.core.stragglers.remedies import best_remedy, outlooks
 from heterotrain_operator.core.stragglers.rule import Interval, Reading
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Outlooks, Remedy, Verdict
 from heterotrain_operator.core.stragglers.watch import RULES, sentence
@@ -272,3 +273,13 @@ VERDICT = Verdict("w-1", "w", Grounds.ITSELF, 2.04, 120, "", None, None, Remedy.
 )
 def test_sentence_names_evidence_cause_and_remedy(changes: dict[str, Any], words: str) -> None:
     assert words in sentence(replace(VERDICT, **changes))
+
+
+def test_gain_of_a_remedy_is_that_of_batches_which_the_job_allows() -> None:
+    lines = (Line(0.0, 0.001), Line(0.0, 0.0015))
+    seats = [
+        Seat(name, Group(name, 1, multiple_of=32), 48, (32, 96), Estimate(line.at(48), 1e-6, 100))
+        for name, line in zip("ab", lines, strict=True)
+    ]
+    ahead = outlooks(seats, {1: 2.0}, 60.0)
+    assert ahead[1].rebalanced == pytest.approx(0.064), "64 and 32 samples, and not 58 and 38"

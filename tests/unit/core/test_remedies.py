@@ -1,4 +1,4 @@
-"""Stragglers are acted on: one by fault is replaced by a newcomer that is faster, and nobody waits for that."""
+"""Stragglers are acted on: replaced by a newcomer that is faster, or removed where the others gain; nobody waits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ import pytest
 from heterotrain.contract import MEMBERS_MAY_END
 from heterotrain_operator.core.lifecycle.prior import place_of
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
+from heterotrain_operator.core.remembered.replacements import Removal
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.core.stragglers.verdict import Remedy
 from unit.core.jobs import (
     NEWCOMER,
     SLOW,
+    A,
+    B,
+    C,
+    D,
     E,
     created,
     ends,
@@ -23,6 +29,7 @@ from unit.core.jobs import (
     replacing,
     slowed,
     straggler_world,
+    swapping,
     told,
     until_created,
 )
@@ -228,3 +235,190 @@ def test_newcomer_whose_swap_no_split_allows_is_kept_and_swapped_once_one_does()
     assert SLOW in names(made.plan)
     made.job = replace(made.job, groups=(group,))
     assert story(made.run(6)) == ["WorkerReplaced"]
+
+
+# --- between the plan that swaps the two and the step at which all go over ---------------------------------------
+
+
+@pytest.mark.parametrize("forgetful", [False, True])
+@pytest.mark.parametrize("how", ["kill", "preempt", "fatal", "delete", "vanish"])
+def test_straggler_whose_newcomer_fails_before_the_switch_stays_a_member(how: str, forgetful: bool) -> None:
+    made = swapping()
+    made.forgetful = forgetful
+    uid, before = made.workers[SLOW].uid, made.created
+    ends(made, NEWCOMER, how)
+    decision = made.tick()
+    plan = decision.plan
+    assert plan is not None
+    assert (decision.phase, sorted(names(plan))) == ("Running", [f"job-a-{index}" for index in range(6)])
+    assert (decision.create, SLOW in decision.delete, plan.continues > 0) == ((), False, True)
+    assert story([decision]) == ["ReplacementFailed"]
+    assert plan.batch_sizes[-1] < min(plan.batch_sizes[:-1]), "it is as slow as it was"
+    assert story(made.run(12)) == ["WorkerReplaced"], "another newcomer takes the place"
+    assert (len(names(made.plan)), SLOW in names(made.plan)) == (6, False)
+    assert made.workers.keys() - set(names(made.plan)) <= {NEWCOMER if how == "delete" else ""}
+    assert (made.created, made.memory.budget.restarts, made.memory.pending) == (before + 1, 0, ())
+    assert uid not in {pod.uid for pod in made.workers.values()}
+
+
+def test_place_of_straggler_and_newcomer_that_both_fail_is_filled_once() -> None:
+    made = swapping()
+    ends(made, NEWCOMER)
+    ends(made, SLOW)
+    made.run(8)
+    assert (len(names(made.plan)), made.created, made.memory.remedies.replacing) == (6, 8, ())
+
+
+@pytest.mark.parametrize(("scale", "share"), [(2.0, 0.5), (1.0, 1.0), (0.25, 1.0)])
+def test_swap_gives_a_newcomer_the_batch_that_fits_its_warm_up_but_no_more_than_a_healthy_worker(
+    scale: float, share: float
+) -> None:
+    made = slowed(straggler_world(), factor=6.0)
+    until_created(made)
+    made.workers[NEWCOMER].scale = scale
+    is_warm(made, seconds=scale * (0.002 + 0.032))
+    plan = made.run(1)[-1].plan
+    assert plan is not None
+    batches = dict(zip(names(plan), plan.batch_sizes, strict=True))
+    assert batches[NEWCOMER] == pytest.approx(share * batches[A], rel=0.2)
+
+
+def test_straggler_that_is_about_to_leave_is_not_deleted_while_the_job_ends() -> None:
+    made = swapping()
+    ends(made, A, "finish")  # before anybody has gone over
+    assert SLOW not in made.tick().delete
+
+
+# --- when replacements are given up whatever the newcomer does ---------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["memory lost", "suspended", "finished", "members stay"])
+def test_newcomer_goes_once_it_cannot_replace_anybody(how: str) -> None:
+    made = replacing()
+    for name, pod in made.workers.items():
+        if how == "finished" and name != NEWCOMER:
+            pod.end(0, finished=True)
+        elif how == "members stay" and name != NEWCOMER:
+            pod.protocol = 1
+    if how == "memory lost":
+        made.memory = Remembered.initial()
+    made.job = replace(made.job, suspend=how == "suspended")
+    decided = made.tick()
+    assert NEWCOMER in decided.delete or (how == "memory lost" and NEWCOMER in made.tick().delete)
+    assert decided.replacing == made.memory.remedies.replacing == ()
+    assert decided.phase == {"suspended": "Suspended", "finished": "Succeeded"}.get(how, "Running")
+    assert story([decided]) == (["ReplacementGivenUp"] if how in ("finished", "members stay") else [])
+    if how == "members stay":
+        assert told([decided], *STORY) == [f"{SLOW} stays: the members can no longer change while they train"]
+    assert story([made.tick(), made.tick()]) == []
+
+
+def test_newcomer_after_whose_joining_members_can_no_longer_change_has_replaced_the_straggler() -> None:
+    made = swapping()
+    first = len(made.decisions)
+    for pod in made.workers.values():
+        pod.protocol = 1
+    made.run(3)
+    assert story(made.decisions[first:]) == ["WorkerReplaced"]
+    assert made.memory.remedies.replacing == ()
+    assert NEWCOMER in names(made.plan)
+
+
+REMOVE = Stragglers(action="Remove")
+
+
+def world(
+    *, least: int = 16, min_replicas: int = 1, protocol: int = MEMBERS_MAY_END, settings: Stragglers = REMOVE
+) -> World:
+    """Four alike workers, each of which has at least so many of the 128 samples."""
+    group = Group("a", 4, batch_min=least, min_replicas=min_replicas)
+    made = World(Job("job", (group,), 128, stragglers=settings), noise=0.03, seed=2, protocol=protocol).start()
+    made.run(12)
+    return made
+
+
+def removed(made: World, intervals: int = 20, factor: float = 6) -> list[Decision]:
+    """The third worker becomes a straggler."""
+    made.workers[C].scale *= factor
+    return made.run(intervals)
+
+
+def removals(decisions: list[Decision]) -> list[str]:
+    return told(decisions, "WorkerRemoved")
+
+
+@pytest.mark.parametrize("forgetful", [False, True])
+def test_straggler_that_holds_the_others_up_at_its_least_batch_is_removed_and_not_created_again(
+    forgetful: bool,
+) -> None:
+    made = world()
+    made.forgetful = forgetful
+    assert made.decisions[-1].removed == ()
+    decisions = removed(made)
+    [said] = removals(decisions)
+    assert "without it" in said
+    assert list(made.workers) == names(made.plan) == [A, B, D]
+    assert made.plan is not None
+    assert made.plan.global_batch_size == 128
+    assert max(made.true_seconds()) < 6 * (0.002 + 0.016) / 2
+    assert (made.created, made.memory.budget.restarts, decisions[-1].removed) == (4, 0, (("a", 1),))
+    ends(made, D)
+    made.run(6)
+    assert (len(names(made.plan)), made.created) == (3, 5), "one that dies beside it is replaced"
+    assert made.memory.remedies.removed == (Removal("a", 4, 1),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "factor"),
+    [
+        ({"least": 1}, 2),
+        ({"min_replicas": 4}, 6),
+        ({"protocol": 1}, 6),
+        *(
+            ({"settings": Stragglers(action=each, max_replacements=0)}, 6)
+            for each in ("Report", "Rebalance", "Replace")
+        ),
+    ],
+    ids=["the others are no faster", "the group's least", "members stay", "Report", "Rebalance", "Replace"],
+)
+def test_straggler_stays_where_that_does_not_gain_or_may_not_be(changes: dict[str, object], factor: float) -> None:
+    made = world(**changes)  # type: ignore[arg-type]  # as the test says
+    decisions = removed(made, 25, factor)
+    assert decisions[-1].stragglers
+    assert (removals(decisions), len(names(made.plan))) == ([], 4)
+    if "protocol" in changes:
+        assert "cannot change while it trains" in decisions[-1].stragglers[0].hindrance
+
+
+@pytest.mark.parametrize(("least", "gone"), [(3, [B]), (2, [B, D])])
+def test_of_two_stragglers_as_many_are_removed_one_after_the_other_as_the_group_can_do_without(
+    least: int, gone: list[str]
+) -> None:
+    made = world(min_replicas=least)
+    made.workers[B].scale *= 8
+    made.workers[D].scale *= 4
+    decisions = made.run(40)
+    assert [each.split()[0] for each in removals(decisions)] == gone
+    assert names(made.plan) == [name for name in (A, B, C, D) if name not in gone]
+    assert made.created == 4
+    assert made.memory.remedies.removed == (Removal("a", 4, len(gone)),)
+
+
+@pytest.mark.parametrize("how", ["edited", "no longer to be removed", "all start again"])
+def test_place_comes_back(how: str) -> None:
+    made = world()
+    removed(made)
+    assert len(names(made.plan)) == 3
+    if how == "edited":
+        made.job = replace(made.job, groups=(replace(made.job.groups[0], replicas=5),))
+    elif how == "no longer to be removed":
+        made.job = replace(made.job, stragglers=Stragglers(action="Report"))
+        assert made.tick().removed == ()
+    else:
+        for pod in made.workers.values():
+            pod.end(137)
+    for _ in range(8):
+        made.train(2)
+        made.tick(5)
+    assert len(names(made.plan)) == (5 if how == "edited" else 4)
+    assert made.memory.remedies.removed == ()
