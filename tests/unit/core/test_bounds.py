@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from heterotrain.contract import Plan
 from heterotrain_operator.api.availability import known_policies
-from heterotrain_operator.clusters.simulated.laws import Padded, TimeLaw
 from heterotrain_operator.core.batching.bounds import bounded_below, bounds_in_passes
 from heterotrain_operator.core.batching.policies import POLICIES, Seat
 from heterotrain_operator.core.batching.policies.optimal import propose
@@ -24,26 +23,20 @@ from unit.core.jobs import restart_fully
 from unit.core.traces import MemoryWorld, World, hetero_job, hetero_world
 
 
-class PaddedWorld(World):
-    """Own times are those of the next multiple of the group's."""
-
-    def law(self) -> TimeLaw:
-        return Padded(super().law(), 16)
-
-
-def padded_world(policy: str, *, multiple: int, noise: float = 0.05, total: int = 192) -> PaddedWorld:
+def unequal_world(policy: str, *, multiple: int, total: int = 192) -> World:
+    """Four unequal workers, whose batches are multiples of this."""
     scales = (1.0, 1.5, 2.0, 4.0)
     groups = tuple(Group(f"g{rank}", 1, cpu_limit=1 / scale, multiple_of=multiple) for rank, scale in enumerate(scales))
     job = Job("job", groups, total, policy=policy)
     by_name = {f"job-g{rank}-0": scale for rank, scale in enumerate(scales)}
-    return PaddedWorld(job, by_name, noise=noise, fixed=0.01).start()
+    return World(job, by_name, noise=0.05, fixed=0.01).start()
 
 
 @pytest.mark.parametrize(
     ("policy", "fixed"), [*((policy, True) for policy in known_policies()), ("Proportional", False), ("Profile", False)]
 )
 def test_every_plan_of_every_policy_keeps_the_multiple(policy: str, fixed: bool) -> None:
-    world = padded_world(policy, multiple=16)
+    world = unequal_world(policy, multiple=16)
     world.job = replace(world.job, fixed_global_batch=fixed)
     for _ in range(12):
         assert world.plan.global_batch_size == 192 or not fixed
@@ -52,7 +45,7 @@ def test_every_plan_of_every_policy_keeps_the_multiple(policy: str, fixed: bool)
 
 
 def test_a_multiple_that_is_set_while_running_repairs_the_plan_and_says_why() -> None:
-    world = padded_world("Optimal", multiple=1)
+    world = unequal_world("Optimal", multiple=1)
     world.run(6)
     world.job = replace(world.job, groups=tuple(replace(group, multiple_of=16) for group in world.job.groups))
     decision = world.tick()
@@ -63,7 +56,7 @@ def test_a_multiple_that_is_set_while_running_repairs_the_plan_and_says_why() ->
 
 
 def test_a_multiple_that_the_global_batch_cannot_hold_degrades_the_job_and_leaves_its_plan() -> None:
-    world = padded_world("Optimal", multiple=1, total=200)
+    world = unequal_world("Optimal", multiple=1, total=200)
     world.run(3)
     world.job = replace(world.job, groups=tuple(replace(group, multiple_of=16) for group in world.job.groups))
     decision = world.tick()
@@ -111,12 +104,6 @@ def batches_seen(made: World, intervals: int = 10) -> list[tuple[int, ...]]:
     return found
 
 
-def with_group(job: Job, rank: int, **changes: object) -> Job:
-    groups = list(job.groups)
-    groups[rank] = replace(groups[rank], **changes)
-    return replace(job, groups=tuple(groups))
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_plan_gives_a_worker_fewer_samples_than_it_reports_to_need(policy: str) -> None:
     assert all(min(batches) >= 8 for batches in batches_seen(needy_world(policy)))
@@ -126,27 +113,6 @@ def test_no_plan_gives_a_worker_fewer_samples_than_it_reports_to_need(policy: st
 def test_slow_workers_end_at_what_they_need_and_the_fast_one_takes_the_rest(policy: str) -> None:
     assert batches_seen(needy_world(policy))[-1] == (44, 8, 8)
     assert min(batches_seen(needy_world(policy, least=1))[-1]) < 4, "without the report they get less"
-
-
-def test_global_batch_that_is_too_small_for_all_leaves_the_users_bounds() -> None:
-    assert batches_seen(needy_world("Optimal", least=21)) == batches_seen(needy_world("Optimal", least=1))
-    assert min(batches_seen(needy_world("Optimal", least=20))[-1]) == 20
-
-
-@pytest.mark.parametrize(
-    ("changes", "last"), [({"batch_min": 12}, (40, 8, 12)), ({"batch_max": 4}, (48, 8, 4))], ids=["minimum", "maximum"]
-)
-def test_users_own_bounds_win(changes: dict[str, int], last: tuple[int, ...]) -> None:
-    made = needy_world("Optimal")
-    made.job = with_group(made.job, 2, **changes)
-    assert batches_seen(made)[-1] == last
-
-
-def test_what_memory_holds_wins() -> None:
-    job = hetero_job("Optimal", SCALES, global_batch=60)
-    known = [RememberedWorker(least_batch=8)] * 3
-    known[1] = known[1]._replace(memory_use=MemoryUse(failed_batch=6))
-    assert bounds_in_passes(job, ["g0", "g1", "g2"], known) == [(8, 60), (5, 5), (8, 60)]
 
 
 def test_plan_that_gives_too_little_is_repaired_at_once_and_says_why() -> None:
@@ -339,20 +305,6 @@ def test_shrunk_limit_moves_samples_away_and_says_why() -> None:
     assert any(f"{FAST} has {before} samples" in reason and "fit into its" in reason for reason in reasons)
 
 
-def test_job_goes_on_after_running_out_of_memory_with_what_is_known_to_fit() -> None:
-    world = memory_world()
-    world.run(6)
-    batch = batch_of_fast(world)
-    run_out_of_memory(world)
-    assert world.decisions[-1].phase == "Restarting"
-    assert f"{FAST} gets at most" in world.decisions[-1].reason
-    restart_fully(world)
-    assert 100 <= batch_of_fast(world) < batch, "its smaller batches ran, so half of the failed one is too little"
-    world.run(8)
-    assert world.memory.budget.restarts == 1
-    assert batch_of_fast(world) < batch
-
-
 def test_worker_that_runs_out_of_memory_in_passes_gets_smaller_passes() -> None:
     world = memory_world("Uniform", limit_mib=480)  # 45 samples, a hundred each
     batches = []
@@ -388,15 +340,6 @@ def test_worker_that_ran_out_of_memory_never_gets_that_batch_again(policy: str) 
     for _ in range(10):
         assert world.plan.batch_sizes[0] <= batch // 2
         world.run(1)
-
-
-def test_batch_that_no_memory_holds_is_tried_until_the_backoff_limit() -> None:
-    world = hetero_world(backoff_limit=1)
-    run_out_of_memory(world, *world.workers)
-    restart_fully(world)
-    assert world.plan.batch_sizes == (64, 64, 64), "half of it everywhere cannot hold the global batch"
-    world.workers[FAST].end(137, message="out of memory")
-    assert world.tick().phase == "Failed"
 
 
 def full_world(*, mib_per_sample: float, used: float = 0.92, seed: int = 0, **changes: object) -> MemoryWorld:
@@ -488,6 +431,15 @@ def test_what_is_tried_stays_below_the_limit_even_if_the_lower_peak_was_misjudge
     assert high_mib + grown * (high_mib - misjudged) / span <= limit + 2
 
 
+def test_bound_comes_near_the_limit_and_nearer_the_further_the_batches_span() -> None:
+    ideal = 0.95 * 1024 / 4 - 300 / 4
+    near, far = (learned((8, 332), (batch, 300 + 4 * batch)).greatest_batch for batch in (32, 128))
+    assert near is not None
+    assert far is not None
+    assert 32 < near < far
+    assert 0.85 * ideal < far <= ideal
+
+
 def test_why_batches_stay_is_said_with_peak_and_limit() -> None:
     use = measured(MemoryUse(), 64, 980 * MEBIBYTE, 1024 * MEBIBYTE)
     job = hetero_job()
@@ -501,10 +453,17 @@ def test_why_batches_stay_is_said_with_peak_and_limit() -> None:
     assert "without that the best split would save 57 % of the step" in proposal.reason
 
 
-def test_bound_comes_near_the_limit_and_nearer_the_further_the_batches_span() -> None:
-    ideal = 0.95 * 1024 / 4 - 300 / 4
-    near, far = (learned((8, 332), (batch, 300 + 4 * batch)).greatest_batch for batch in (32, 128))
-    assert near is not None
-    assert far is not None
-    assert 32 < near < far
-    assert 0.85 * ideal < far <= ideal
+def test_what_memory_holds_wins() -> None:
+    job = hetero_job("Optimal", SCALES, global_batch=60)
+    known = [RememberedWorker(least_batch=8)] * 3
+    known[1] = known[1]._replace(memory_use=MemoryUse(failed_batch=6))
+    assert bounds_in_passes(job, ["g0", "g1", "g2"], known) == [(8, 60), (5, 5), (8, 60)]
+
+
+def test_batch_that_no_memory_holds_is_tried_until_the_backoff_limit() -> None:
+    world = hetero_world(backoff_limit=1)
+    run_out_of_memory(world, *world.workers)
+    restart_fully(world)
+    assert world.plan.batch_sizes == (64, 64, 64), "half of it everywhere cannot hold the global batch"
+    world.workers[FAST].end(137, message="out of memory")
+    assert world.tick().phase == "Failed"

@@ -8,13 +8,12 @@ from statistics import fmean
 
 import pytest
 
-from heterotrain_operator.clusters.simulated.laws import Power, TimeLaw
 from heterotrain_operator.core.batching.policies import Proposal, Seat
 from heterotrain_operator.core.batching.rollback import reviewed
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.remembered.batching import Promises
-from heterotrain_operator.core.split.allocation import Line, split_min_max, waterfill
+from heterotrain_operator.core.split.allocation import Line, waterfill
 from heterotrain_operator.core.state import Remembered
 from unit.core.traces import ThrottledWorld, World, hetero_job, hetero_world
 
@@ -119,25 +118,6 @@ def test_split_that_made_the_step_slower_is_taken_back_by_half_until_a_speed_cha
     assert world.memory.promises.doubt == 0.0
 
 
-SCALES = (1, 2, 4)
-
-
-class PowerWorld(World):
-    """Own time is a power of the batch: a superlinear one as of attention, or of a cache that overflows."""
-
-    power = 2.0
-
-    def law(self) -> TimeLaw:
-        return Power(self.power, 0.0, 0.001)
-
-    def best_seconds(self) -> float:
-        """The step of the best split."""
-        workers = list(self.workers.values())
-        times = [lambda batch, worker=each: worker.scale * worker.law.seconds(batch) for each in workers]
-        best = split_min_max(times, self.job.global_batch, [(1, self.job.global_batch)] * len(workers))
-        return max(time(batch) for time, batch in zip(times, best, strict=True))
-
-
 def review(promises: Promises, seconds: float, proposal: Proposal) -> tuple[Promises, Proposal]:
     """Of a step that took so long."""
     seat = Seat("w", Group("g", 1), 64, (1, 128), Estimate(seconds, 1e-6, 10))
@@ -161,44 +141,6 @@ def test_way_back_that_regains_next_to_nothing_ends(seconds: float, ends: bool) 
     after, proposal = review(promises, seconds, Proposal((64,), "moved", saving=0.3))
     assert (after == Promises()) is ends
     assert (proposal.batches is not None) is ends
-
-
-def steps_over_best(policy: str, power: float, noise: float, seed: int, intervals: int = 100) -> list[float]:
-    """True step of each interval over that of the best split."""
-    scales = {f"job-g{rank}-0": float(scale) for rank, scale in enumerate(SCALES)}
-    world = PowerWorld(hetero_job(policy, SCALES), scales, noise=noise, seed=seed)
-    world.power = power
-    world.start()
-    best, steps = world.best_seconds(), []
-    for _ in range(intervals):
-        steps.append(max(world.true_seconds()) / best)
-        world.run(1)
-    return steps
-
-
-@pytest.mark.parametrize(
-    ("seed", "noise"), [(0, 0.1), pytest.param(1, 0.0, marks=LONG), pytest.param(2, 0.2, marks=LONG)]
-)
-@pytest.mark.parametrize(
-    ("policy", "power", "most", "settled"),
-    [
-        ("Proportional", 1.5, 1.2, 1.2),
-        ("Proportional", 2.0, 1.3, 1.3),
-        ("Proportional", 3.0, 1.8, 1.8),
-        ("Optimal", 1.5, 1.08, 1.06),
-        ("Optimal", 2.0, 1.1, 1.06),
-        ("Optimal", 3.0, 1.25, 1.06),
-    ],
-)
-def test_policies_do_not_diverge_where_times_grow_faster_than_batches(
-    *, policy: str, power: float, most: float, settled: float, noise: float, seed: int
-) -> None:
-    """By the papers' rule alone the step takes 1.9 times the best one at the square, and 7 times at the cube. With a
-    line that may not begin below 0 that of `Optimal` stays 5 % above the best at the square, and 30 % at the cube.
-    """
-    steps = steps_over_best(policy, power, noise, seed)
-    assert fmean(steps) <= most
-    assert fmean(steps[50:]) <= settled
 
 
 IDLE_FIXED = 0.03

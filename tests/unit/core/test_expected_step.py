@@ -100,13 +100,6 @@ def test_split_for_noise_raises_nobody_far_beyond_its_speed() -> None:
     assert batches[0] == MOST_RAISED * 64
 
 
-@pytest.mark.parametrize(("variations", "steps"), [(UNLIKE, 10), ((0.1,) * 8, 1000), ((0.04, 0.05) * 4, 1000)])
-def test_optimal_keeps_equal_means_together_where_noise_may_be_equal_or_costs_little(
-    variations: tuple[float, ...], steps: float
-) -> None:
-    assert proposed(variations, steps).batches is None
-
-
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_steps_of_workers_of_unlike_noise_get_shorter_than_with_equal_means(seed: int) -> None:
     noise_of = {f"g{rank}": variation for rank, variation in enumerate(UNLIKE)}
@@ -237,19 +230,6 @@ def test_only_what_the_way_back_regains_convicts_a_split(
     assert memory.batching.believed == pytest.approx(believed)
     assert proposal.batches == batches
     assert memory.promises.trial_steps == 0
-
-
-@pytest.mark.parametrize("seconds", [0.08, 0.0])
-def test_split_for_noise_goes_on_trial_with_whole_steps_and_what_was_expected_of_them(seconds: float) -> None:
-    workers = tuple(seat.memory for seat in seats())
-    memory = Remembered(plan_version=3, workers=workers, whole_steps=after(*[0.198, 0.202] * 4))
-    promises = promised(memory, Promise(seconds, expected=True), (64, 64)).promises
-    assert (promises.trial_seconds, promises.trial_steps) == (pytest.approx(0.2), 80)
-    assert promises.trial_gap == pytest.approx(0.2 - 0.09, abs=0.003)
-    assert promises.promised_seconds == seconds
-    assert (promises.replaced_seconds > 0) is (seconds > 0)
-    unmeasured = replace(memory, whole_steps=WholeSteps())
-    assert promised(unmeasured, Promise(seconds, expected=True), (64, 64)).promises.trial_steps == 0
 
 
 def shapes_of_noise() -> Replayed:

@@ -11,7 +11,7 @@ from heterotrain_operator.clusters.simulated.pod import FIRST_WORDS, READY
 from heterotrain_operator.core.lifecycle.following import has_trained
 from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS
 from heterotrain_operator.core.model import Decision, Group, Job
-from unit.core.jobs import A, B, C, D, condition, elastic_world, ends, names, reasons
+from unit.core.jobs import A, B, C, condition, elastic_world, ends, names, reasons
 from unit.core.traces import World
 
 
@@ -75,21 +75,6 @@ def test_that_a_job_holds_and_why_is_reported_once_and_shown_all_the_time_and_is
     assert not condition(wait(made, 10)[-1]).status
 
 
-def test_silent_member_without_which_the_others_hold_on_is_replaced() -> None:
-    made = elastic_world(4, least=4)
-    ends(made, D)
-    made.tick()
-    made.train(3)
-    decisions = []
-    for _ in range(5):
-        made.workers[B].answers = False
-        for name in (A, C):
-            made.workers[name].metrics = replace(made.workers[name].metrics, phase=PHASE_HOLDING, members=2)
-        decisions += wait(made, 1, 2.0, ready=False)
-    assert (names(made.plan), holds(made)) == ([A, C], True)
-    assert reasons(decisions, BELOW_MIN_REPLICAS) == []
-
-
 def test_least_that_is_raised_makes_members_hold_and_one_that_is_lowered_lets_them_go_on() -> None:
     made = elastic_world()
     least(made, 5, 5)
@@ -124,27 +109,6 @@ def test_job_to_which_nobody_comes_any_more_fails() -> None:
     assert made.memory.outcome.reason == "BackoffLimitExceeded"
 
 
-def test_lost_plan_of_a_job_that_holds_is_restored_and_lets_it_hold_on() -> None:
-    groups = (Group("a", 2, min_replicas=2), Group("b", 2))
-    made = World(Job("job", groups, global_batch=192), protocol=MEMBERS_MAY_END).start()
-    made.run(2)
-    ends(made, "job-a-1")
-    made.tick()
-    del made.workers["job-a-2"]
-    made.train(1)
-    before = made.plan
-    assert before is not None
-    # As many workers as are wanted, but not in each group.
-    made.job = replace(made.job, groups=(groups[0], Group("b", 1)))
-    for _ in range(3):
-        made.plan = None
-        restored = made.tick(30).plan
-        assert restored is not None
-        assert (restored.members, restored.holds) == (before.members, True)
-        made.train(2)
-    assert made.memory.budget.restarts == 0
-
-
 @pytest.mark.parametrize("count", [1, 2])
 def test_each_group_has_a_least_of_its_own(count: int) -> None:
     groups = (Group("a", 2, min_replicas=2), Group("b", 2, min_replicas=count), Group("c", 2))
@@ -172,8 +136,22 @@ def test_nobody_holds_once_a_member_has_finished(ends_first: bool) -> None:
     assert made.tick().phase == "Succeeded"
 
 
-def test_members_that_need_one_another_do_not_hold() -> None:
-    made = World(Job("job", (Group("a", 3, min_replicas=3),), global_batch=192))
-    made.start().run(3)
-    ends(made, B)
-    assert (made.tick().phase, names(made.plan)) == ("Restarting", [A, B, C])
+def test_lost_plan_of_a_job_that_holds_is_restored_and_lets_it_hold_on() -> None:
+    groups = (Group("a", 2, min_replicas=2), Group("b", 2))
+    made = World(Job("job", groups, global_batch=192), protocol=MEMBERS_MAY_END).start()
+    made.run(2)
+    ends(made, "job-a-1")
+    made.tick()
+    del made.workers["job-a-2"]
+    made.train(1)
+    before = made.plan
+    assert before is not None
+    # As many workers as are wanted, but not in each group.
+    made.job = replace(made.job, groups=(groups[0], Group("b", 1)))
+    for _ in range(3):
+        made.plan = None
+        restored = made.tick(30).plan
+        assert restored is not None
+        assert (restored.members, restored.holds) == (before.members, True)
+        made.train(2)
+    assert made.memory.budget.restarts == 0

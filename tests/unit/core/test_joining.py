@@ -15,7 +15,6 @@ from heterotrain.contract import (
     PHASE_WAITING,
 )
 from heterotrain_operator.core.facts import worker_name
-from heterotrain_operator.core.lifecycle.following import DELIVERY_SECONDS
 from heterotrain_operator.core.model import Decision, Group, Job
 from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import (
@@ -29,14 +28,11 @@ from unit.core.jobs import (
     elastic_world,
     ends,
     failing,
-    late,
     looks,
     named,
     names,
     newcomers,
     nobody_reaches,
-    on_time,
-    reasons,
     resize,
     settled,
     stuck_world,
@@ -44,13 +40,6 @@ from unit.core.jobs import (
 from unit.core.traces import World
 
 # --- what is told ------------------------------------------------------------------------------------------------
-
-
-def test_why_a_newcomer_does_not_start_is_told() -> None:
-    *_, decision = looks(stuck_world(), 3, 5.0, "ImagePullBackOff: Back-off pulling image")
-    assert decision.phase == "Running"
-    assert f"waiting for {D} (Pending: ImagePullBackOff: Back-off pulling image)" in decision.reason
-    assert not condition(decision).status, "it may start yet"
 
 
 def test_newcomer_that_finds_no_place_is_waited_for_told_of_and_has_its_whole_time_to_start_then() -> None:
@@ -118,20 +107,6 @@ def test_newcomer_that_cannot_join_is_tried_so_often_and_given_up_while_the_othe
     assert (event.kind, "2 replacements" in event.message) == ("Warning", True)
 
 
-def test_delays_grow_from_try_to_try() -> None:
-    world = stuck_world(backoff_limit=8)
-    delays = []
-    for _ in range(600):
-        if newcomers(world):
-            now, before = world.now, world.created
-            failing(world, 1, 0.1)
-            delays.append(0 if world.created > before else round(world.memory.pending[0].due_at - now))
-        world.train(1)
-        world.tick(0.5)
-    assert delays[:8] == [0, 1, 2, 4, 8, 16, 32, 60]
-    assert world.created == 3 + 9
-
-
 def test_newcomer_that_nobody_reaches_keeps_no_other_out() -> None:
     world = elastic_world(backoff_limit=2)
     resize(world, 5)
@@ -146,21 +121,6 @@ def test_newcomer_that_nobody_reaches_keeps_no_other_out() -> None:
     assert names(world.plan)[:3] == [A, B, C]
     assert len(names(world.plan)) == 4
     assert world.created == 5 + 2 + 1, "both are tried once more, and one of them a third time"
-
-
-def test_newcomer_that_is_taken_away_before_the_switch_does_not_forget_the_tries_before_it() -> None:
-    world = elastic_world()
-    resize(world, 4)
-    for tries in range(1, 5):
-        while world.plan is None or len(world.plan.members) < 4:
-            world.train(1)
-            world.tick(5)
-        ends(world, names(world.plan)[-1], "preempt")
-        world.tick()
-        [place] = world.memory.pending
-        assert (place.failures, place.tries) == (0, tries)
-    settled(world)
-    assert world.memory.pending == (), "one that trains has left them behind"
 
 
 def test_source_of_metrics_that_is_away_is_no_newcomers_fault() -> None:
@@ -207,22 +167,6 @@ def test_newcomer_that_ends_before_the_switch_is_left_out_and_replaced(how: str)
     assert (world.memory.budget.restarts, world.created) == (0, 6)
 
 
-@pytest.mark.parametrize("replicas", [4, 2])
-def test_volumes_that_are_late_take_nobody_in_or_out(replicas: int) -> None:
-    world = elastic_world()
-    late(world)
-    resize(world, replicas)
-    for look in range(60 if replicas == 2 else 16):
-        if look > 30:
-            world.workers[C].answers = look % 3 > 0
-        world.train(2)
-        assert not {C, D} & set(world.tick(5).delete)
-    on_time(world)
-    settled(world, 4)
-    assert list(world.workers) == names(world.plan) == [A, B, C, D][:replicas]
-    assert world.created == max(replicas, 3)
-
-
 @pytest.mark.parametrize("phase", [PHASE_STARTING, PHASE_REFORMING])
 def test_nobody_hangs_while_all_wait_until_a_newcomer_has_their_state(phase: str) -> None:
     world = named(elastic_world())
@@ -231,30 +175,6 @@ def test_nobody_hangs_while_all_wait_until_a_newcomer_has_their_state(phase: str
     for _ in range(50):
         decision = world.tick(10)
         assert (decision.phase, decision.plan, decision.delete) == ("Running", None, ())
-
-
-def test_newcomer_that_does_not_follow_is_left_out_and_counts_for_its_place() -> None:
-    world = elastic_world()
-    ends(world, B)
-    world.tick()
-    world.train(2)
-    assert names(world.tick().plan) == [A, C, D]
-    # The others train on under the plan before, and the newcomer never meets them.
-    world.workers[D].ready_at = world.now + 1e6
-    published = world.now
-    for _ in range(60):
-        world.train(2)
-        decision = world.tick(2)
-        if decision.plan is not None:
-            break
-    assert names(decision.plan) == [A, C]
-    assert world.now - published >= DELIVERY_SECONDS, "its volume may show the plan so late"
-    assert f"{D} did not follow" in decision.events[0].message
-    assert [place.failures for place in world.memory.pending] == [2]
-    settled(world)
-    assert len(names(world.plan)) == 3
-    assert D not in world.workers
-    assert [row.failures for row in world.memory.workers] == [0, 0, 2]
 
 
 # --- newcomers that take over the state of the others, which have gone over already ------------------------------
@@ -298,21 +218,6 @@ def test_large_state_takes_as_long_as_a_start_may_take(deadline: float, left_out
     settled(world, 3)
     assert names(world.plan)[:3] == [A, B, C]
     assert (names(world.plan)[3:] == [newcomer]) is not left_out
-
-
-@pytest.mark.parametrize("how", ["exit", "script", "fatal"])
-def test_newcomers_of_which_every_one_ends_while_it_enters_are_given_up_and_the_others_train_on(how: str) -> None:
-    world = elastic_world(backoff_limit=2)
-    said = []
-    for _ in range(3):
-        ends(world, entering(world), how)
-        decision = world.tick()
-        assert (decision.phase, names(decision.plan)) == ("Running", [A, B, C])
-        said += reasons(decision)
-    assert said.count("WorkerGivenUp") == 1
-    settled(world, 12)
-    assert names(world.plan) == [A, B, C]
-    assert (world.memory.budget.restarts, world.created) == (0, 6)
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "another plan", "memory lost"])

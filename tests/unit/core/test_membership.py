@@ -124,19 +124,6 @@ def test_job_of_which_nobody_or_only_a_newcomer_is_left_starts_again_from_the_ch
     assert world.tick().phase == "Restarting", "the newcomer has no state"
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2), (3, 1)])
-def test_replicas_change_while_the_others_train(before: int, after: int) -> None:
-    world = elastic_world(before)
-    uids = {name: pod.uid for name, pod in world.workers.items()}
-    step = world.cluster.training.step
-    resize(world, after)
-    assert world.tick().delete == (), "those that go leave by themselves"
-    settled(world)
-    assert list(world.workers) == names(world.plan) == [f"job-a-{index}" for index in range(after)]
-    assert all(world.workers[name].uid == uid for name, uid in uids.items() if name in world.workers)
-    assert (world.cluster.training.step, world.memory.budget.restarts) == (step + 12, 0)
-
-
 def test_members_that_no_split_fits_without_start_again() -> None:
     groups = (Group("a", 1, batch_min=128, multiple_of=128), Group("b", 1, multiple_of=64, batch_min=64))
     world = World(Job("job", groups, global_batch=192), protocol=MEMBERS_MAY_END).start()
@@ -333,27 +320,25 @@ def without(seen: Seen, name: str, *departed: WorkerSeen) -> Seen:
     return replace(seen, workers=tuple(each for each in seen.workers if each.name != name), departed=departed)
 
 
-@pytest.mark.parametrize("code", [0, 1, 137, 143])
-def test_worker_that_was_seen_to_end_is_evicted_by_the_plan_that_goes_on_without_it(code: int) -> None:
+@pytest.mark.parametrize(
+    ("changes", "is_evicted"),
+    [
+        *(({"phase": "Failed", "exit_code": code}, True) for code in (0, 1, 137, 143)),
+        ({"node_lost": True, "disrupted": True}, False),
+        ({"deleting_since": 0.0}, False),
+        ({"phase": "Failed"}, False),  # without an exit code, as others than its node may say
+    ],
+)
+def test_only_a_worker_that_was_seen_to_end_is_evicted_by_the_plan_that_goes_on_without_it(
+    changes: dict[str, Any], is_evicted: bool
+) -> None:
     world = elastic_world()
     assert [each.plan.evicted for each in world.decisions if each.plan is not None] == [()]
-    uid = world.workers[A].uid
-    world.workers[A].end(code)
-    plan = world.tick().plan
-    assert plan is not None
-    assert (names(plan), plan.evicted) == ([B, C], (uid,))
+    seen = changed(world.seen(), A, **changes)
+    plan = planned(world, seen)
+    assert (names(plan), plan.evicted) == ([B, C], (world.workers[A].uid,) if is_evicted else ())
     assert parse_plan(plan.to_json()) == plan
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"node_lost": True, "disrupted": True}, {"deleting_since": 0.0}, {"phase": "Failed"}],
-    ids=["node does not answer", "only being deleted", "failed without an exit code, as others than its node may say"],
-)
-def test_worker_that_may_still_run_is_not_evicted(changes: dict[str, Any]) -> None:
-    world = elastic_world()
-    plan = planned(world, changed(world.seen(), A, **changes))
-    assert (names(plan), plan.evicted) == ([B, C], ())
+    assert planned(world, changed(seen, B, node_lost=True)).evicted == (), "another might train elsewhere"
 
 
 @pytest.mark.parametrize(
@@ -374,13 +359,6 @@ def test_worker_that_is_not_there_any_more_is_evicted_if_its_end_was_seen(
     gone = () if last is None else (replace(one(world, A), **last),)
     plan = planned(world, without(world.seen(), A, *gone))
     assert (names(plan), plan.evicted) == ([B, C], (world.workers[A].uid,) if is_evicted else ())
-
-
-def test_nobody_is_evicted_while_another_might_train_elsewhere() -> None:
-    world = elastic_world()
-    ends(world, A)
-    plan = planned(world, changed(world.seen(), B, node_lost=True))
-    assert (names(plan), plan.evicted) == ([C], ())
 
 
 @pytest.mark.parametrize("gone_over", [False, True])

@@ -44,18 +44,6 @@ def test_balanced_job_is_at_its_ceiling() -> None:
     assert not any(worker.reported for worker in ahead.workers)
 
 
-def test_uniform_job_is_told_what_it_leaves_lying() -> None:
-    world = hetero_world("Uniform")
-    world.run(3)
-    ahead = looked(world)
-    assert [worker.proposed for worker in ahead.workers] == [64, 64, 64]
-    assert ahead.ceiling is not None
-    assert ahead.ceiling.share < 0.5
-    best = [worker.best for worker in ahead.workers]
-    assert best == sorted(best, key=lambda batch: -(batch or 0))
-    assert sum(batch or 0 for batch in best) == world.job.global_batch
-
-
 def test_reported_times_stand_in_only_where_the_memory_has_none() -> None:
     world = hetero_world()
     world.run(3)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from heterotrain_operator.api.spec.batching import Batching
 from heterotrain_operator.core.batching.policies import POLICIES, Seat
 from heterotrain_operator.core.model import Group, Job
-from heterotrain_operator.core.prediction import PREDICTORS, Prediction, Predictor
+from heterotrain_operator.core.prediction import PREDICTORS, Predictor
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.predictors.ema import expect, learn, predict
 from heterotrain_operator.core.prediction.step_time import Estimate
@@ -22,7 +22,6 @@ from heterotrain_operator.core.split.allocation import Line, iteration_seconds, 
 from unit.core.traces import hetero_world
 
 GROUP = Group("g", 1)
-JOB = Job("job", (GROUP,), 128, policy="Optimal")
 
 
 @pytest.fixture(params=PREDICTORS)
@@ -61,19 +60,6 @@ def test_what_is_learned_is_expected_before_it_is_measured_again_at_any_speed(pr
 
 def test_manifest_may_name_the_predictors_that_there_are() -> None:
     assert set(get_args(Batching.model_fields["prediction"].annotation)) == PREDICTORS.keys()
-
-
-@pytest.mark.parametrize("is_sure", [True, False])
-def test_optimal_splits_by_what_the_predictor_says_alone(*, is_sure: bool) -> None:
-    lines = {"fast": Line(0.0, 0.001), "slow": Line(0.0, 0.003)}
-
-    def seat(name: str) -> Seat:
-        said = replace(PREDICTORS["EMA"], predict=lambda *_: Prediction(lines[name], is_sure))
-        return Seat(name, GROUP, 64, (1, 128), Estimate(lines[name].at(64), 1e-12, 100), predictor=said)
-
-    proposal = POLICIES["Optimal"].propose(JOB, [seat("fast"), seat("slow")], BatchingMemory())
-    assert proposal.batches == (96, 32)
-    assert (proposal.promise is not None) is is_sure
 
 
 def at(fixed: float, per_sample: float, batch: int) -> Estimate:
@@ -118,23 +104,6 @@ def test_speed_that_no_step_can_have_makes_the_cost_be_learned_again(ratio: floa
         assert RememberedWorker.from_row(RememberedWorker(batch_cost=rounded).row()).batch_cost == rounded
 
 
-def test_speed_that_drifts_from_plan_to_plan_bends_the_cost_little() -> None:
-    """Steps that take longer each time that the batch has shrunk do not show that a smaller batch takes longer."""
-    known, slower = learned(0.02, 0.001, 32, 64), 1.0
-    for batch in (60, 56, 52, 48, 44):
-        slower *= 1.06
-        known = learn(known, batch, Estimate(slower * (0.02 + 0.001 * batch), 1e-8, 100))
-    assert fixed_share(known) == pytest.approx(0.02 / 0.084, abs=0.2)
-    prediction = predict(known, 0, None)
-    assert prediction.line.at(44) == pytest.approx(slower * 0.064, rel=0.05)
-
-
-def fixed_share(known: BatchCost) -> float:
-    """Of a worker's time at 64 samples."""
-    prediction = predict(known, 0, None)
-    return prediction.line.fixed_seconds / prediction.line.at(64)
-
-
 LINES = (Line(0.3, 0.001), Line(1.2, 0.004))
 BATCHES = (700, 700)
 BEST = waterfill(LINES, sum(BATCHES), [(1, 1400)] * 2)
@@ -174,17 +143,6 @@ def test_first_move_is_nearer_to_the_best_one_where_an_epoch_has_ended_with_a_sm
     )
     assert without / best > 1.3
     assert with_smaller / best - 1 < part * (without / best - 1)
-
-
-def test_what_plans_have_shown_counts_more_and_a_time_that_cannot_be_is_passed_over() -> None:
-    line, ema = LINES[0], PREDICTORS["EMA"]
-    known = ema.learn(BatchCost(), 700, Estimate(line.at(700), 1e-8, 100))
-    [seat, _] = seats(50, batches=(900, 500), known=known)
-    misleading = seat._replace(smaller_steps=((50, 0.5),))
-    assert misleading.prediction == seat.prediction == ema.predict(known, 900, seat.estimate)
-    [seat, _] = seats()
-    for seconds in (5e-324, 1e9):
-        assert seat._replace(smaller_steps=((50, seconds),)).prediction == seat.prediction
 
 
 @given(samples=st.integers(1, 10**9), seconds=st.floats(1e-7, 86_400.0), own=st.floats(1e-7, 86_400.0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import re
 from dataclasses import replace
 
@@ -13,25 +12,15 @@ from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.core.batching.policy import Proposal, Seat
 from heterotrain_operator.core.batching.rebalance import evidence_of, with_patience
 from heterotrain_operator.core.batching.words import BALANCE_TOLERANCE
-from heterotrain_operator.core.model import Condition, Decision, Group, Job
+from heterotrain_operator.core.model import Condition, Group, Job
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.allocation import Line, waterfill
-from unit.core.jobs import condition
+from unit.core.jobs import condition, told
 from unit.core.traces import World, hetero_world
 
 
 def last(world: World, kind: str) -> Condition:
     return next(c for c in world.decisions[-1].conditions if c.type == kind)
-
-
-def test_no_small_move_before_every_worker_has_its_interval_of_steps() -> None:
-    world = hetero_world(scales=(1, 1.1, 1.2))
-    world.train(9)
-    decision = world.tick()
-    assert decision.plan is None
-    assert "has 9 of 10 measured steps" in decision.reason
-    world.train(1)
-    assert world.tick().plan is not None
 
 
 def test_steps_that_take_no_time_that_a_number_can_hold_move_nothing() -> None:
@@ -215,18 +204,6 @@ def batches(world: World) -> tuple[int, ...]:
     return world.plan.batch_sizes
 
 
-class LossyWorld(World):
-    """Each look misses each worker's metrics with the chance `lost`, one independently of the other."""
-
-    lost = 0.01
-
-    def tick(self, seconds: float = 1.0) -> Decision:
-        if self.plan is not None:
-            for worker in self.workers.values():
-                worker.answers = self.random.random() >= self.lost
-        return super().tick(seconds)
-
-
 def excess(world: World) -> float:
     """The realised step over the oracle's, by the true times."""
     assert world.plan is not None
@@ -244,8 +221,12 @@ def test_a_worker_that_is_never_read_keeps_its_batch_and_the_others_are_balanced
     world.run(30)
     assert batches(world)[3] == 48
     fast, middle, slow, _ = batches(world)
-    assert fast + middle + slow == 144
     assert (fast, middle, slow) == pytest.approx((82, 41, 21), abs=2)
+    [said] = told(world.decisions, "WorkerUnreadable")
+    assert "job-g3-0" in said
+    assert "keeps its 48 samples" in said
+    impaired = condition(world.decisions[-1])
+    assert (impaired.reason, "job-g3-0" in impaired.message) == ("WorkersImpaired", True)
 
 
 def test_one_lost_scrape_leaves_nobody_out() -> None:
@@ -282,23 +263,6 @@ def test_workers_with_less_than_half_of_the_samples_are_no_quorum() -> None:
     assert "no quorum" in world.decisions[-1].reason
 
 
-@pytest.mark.parametrize("policy", ADAPTIVE)
-@pytest.mark.parametrize("lost", [0.0, 0.01])
-def test_a_thousand_workers_of_whose_scrapes_some_are_lost_are_balanced(policy: str, lost: float) -> None:
-    rng = random.Random(5)
-    job = Job("job", (Group("cpu", 1000),), 64_000, policy=policy)
-    world = LossyWorld(job, {f"job-cpu-{index}": rng.choice((1, 2, 4)) for index in range(1000)}, fixed=0.004, seed=3)
-    world.lost = lost
-    world.start()
-    for _ in range(6):
-        world.train(5)
-        world.tick()
-        world.train(5)
-        world.tick()
-    assert excess(world) < 1.03
-    assert world.memory.batching.adjustments <= 4
-
-
 def spoil(worker: SimulatedPod, name: str, value: float) -> None:
     worker.metrics = replace(worker.metrics, **{name: value})  # type: ignore[arg-type]  # names are the tests' care
 
@@ -320,28 +284,14 @@ def test_counters_that_are_never_usable_degrade_the_job_and_are_left_out(policy:
     degraded = condition(world.decisions[-1])
     assert (degraded.status, degraded.reason) == (True, "CountersUnusable")
     assert "job-g3-0" in degraded.message
-    told = [event for decision in world.decisions for event in decision.events if event.reason == "CountersUnusable"]
-    assert len(told) == 1
-    assert told[0].kind == "Warning"
-    assert "job-g3-0" in told[0].message
+    [said] = [each for decision in world.decisions for each in decision.events if each.reason == "CountersUnusable"]
+    assert (said.kind, "job-g3-0" in said.message) == ("Warning", True)
     # Usable again, it is taken in, and the job is well.
     worker = world.workers["job-g3-0"]
     worker.metrics = replace(worker.metrics, steps=0.0, own_seconds=0.0, own_seconds_squared=0.0)
     world.run(8)
     assert not condition(world.decisions[-1]).status
     assert excess(world) < 1.05
-
-
-def test_a_worker_that_is_never_read_is_reported_once_and_named_as_long_as_it_is_silent() -> None:
-    world = hetero_world(scales=(1, 2, 4, 4))
-    world.workers["job-g3-0"].answers = False
-    world.run(30)
-    told = [event for decision in world.decisions for event in decision.events if event.reason == "WorkerUnreadable"]
-    assert len(told) == 1
-    assert "job-g3-0" in told[0].message
-    assert "keeps its 48 samples" in told[0].message
-    assert condition(world.decisions[-1]).reason == "WorkersImpaired"
-    assert "job-g3-0" in condition(world.decisions[-1]).message
 
 
 # --- a gross imbalance is acted on after a few steps, and a small one waits for the interval ---------------------

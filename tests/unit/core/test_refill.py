@@ -11,7 +11,6 @@ from heterotrain_operator.core.lifecycle.prior import MOST_SLOWNESS, slowness
 from heterotrain_operator.core.model import Group, Job, WorkerMetrics, WorkerState
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
-from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.remembered.members import MOST_PENDING
 from unit.core.jobs import (
     A,
@@ -19,7 +18,6 @@ from unit.core.jobs import (
     C,
     D,
     created,
-    decided,
     elastic_world,
     ends,
     names,
@@ -79,17 +77,6 @@ def test_first_worker_of_a_place_is_created_at_once_and_the_next_ones_ever_later
     assert world.memory.pending[0].due_at - world.now >= 1
     assert world.tick(0.5).create == ()
     assert len(world.tick(30).create) == 1
-
-
-def test_what_is_created_is_not_created_again_before_it_had_time_to_appear() -> None:
-    world = elastic_world()
-    ends(world, B, "exit")
-    seen = world.seen()
-    first, world.memory = decided(world, seen)
-    seen = replace(seen, plan=first.plan)
-    again, world.memory = decided(world, seen, 1)
-    later, _ = decided(world, seen, 30)
-    assert (len(first.create), again.create, later.create) == (1, (), first.create)
 
 
 # --- asked to stop, as they say ----------------------------------------------------------------------------------
@@ -280,16 +267,6 @@ def test_workers_that_changed_places_begin_with_what_is_known_of_these_as_a_pred
     assert worst(world) < 1.1
 
 
-def test_limit_that_memory_set_to_a_predecessor_holds_at_another_place() -> None:
-    world = two_nodes()
-    first, second = world.memory.workers
-    small = MemoryUse(guessed_batch=40, failed_batch=80)
-    world.memory = replace(world.memory, workers=(first._replace(memory_use=small), second))
-    world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
-    restarted(world)
-    assert [worker.memory_use.failed_batch for worker in world.memory.workers] == [80, 0]
-
-
 def test_workers_at_their_old_places_begin_with_exactly_their_batches_and_their_measured_speeds() -> None:
     world = two_nodes()
     assert world.plan is not None
@@ -301,31 +278,11 @@ def test_workers_at_their_old_places_begin_with_exactly_their_batches_and_their_
     assert [cost.predicted for cost in known] == [0, 0]
 
 
-def test_group_of_which_nothing_is_known_begins_with_equal_shares() -> None:
-    world = learned(hetero_world(scales=(1, 4)))
-    assert set(resized(world, Group("g0", 1), Group("g1", 1), Group("new", 1))) == {64}
-
-
 @pytest.mark.parametrize("changes", [{"policy": "Uniform"}, {"dry_run": True}], ids=str)
 def test_job_that_does_not_follow_speeds_begins_as_ever(changes: dict[str, object]) -> None:
     world = two_nodes(**changes)
     world.scales["job-a-2"] = 1.0
     assert set(resized(world, Group("a", 3))) == {64}
-
-
-def test_caution_that_whole_steps_did_not_bear_out_is_not_believed_by_the_next_generation() -> None:
-    """Of equally fast workers those whose times vary more get fewer samples, as far as that is believed."""
-    steady, noisy, slow = Group("steady", 4), Group("noisy", 4), Group("slow", 1)
-    job = Job("job", (steady, noisy, slow), global_batch=64 * 9)
-    fewer = []
-    for believed in (1.0, 0.0):
-        world = World(job, {f"job-slow-{index}": 6.0 for index in range(2)}, noise_of={"noisy": 0.3}, seed=1)
-        learned(world.start(), 30)
-        world.memory = replace(world.memory, batching=replace(world.memory.batching, believed=believed))
-        batches = resized(world, steady, noisy, replace(slow, replicas=2))
-        fewer.append(1 - sum(batches[4:8]) / sum(batches[:4]))
-    assert fewer[0] > 0.15
-    assert fewer[1] < 0.5 * fewer[0]
 
 
 # --- who was clearly slower than its like while it warmed up begins with fewer samples, and never with more ------

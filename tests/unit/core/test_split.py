@@ -122,35 +122,6 @@ def test_greedy_is_min_max_optimal_for_any_rising_times(tables: list[list[float]
 LINES = st.builds(Line, st.floats(-2, 2), st.floats(1e-3, 1))
 
 
-@st.composite
-def problems(draw: st.DrawFn, workers: int = 8, size: int = 200) -> tuple[list[Line], int, list[Bounds]]:
-    lines = draw(st.lists(LINES, min_size=1, max_size=workers))
-    pair = st.tuples(st.integers(0, size), st.integers(0, size)).map(lambda p: (min(p), max(p)))
-    bounds = draw(st.lists(pair, min_size=len(lines), max_size=len(lines)).filter(lambda b: any(high for _, high in b)))
-    total = draw(st.integers(max(sum(low for low, _ in bounds), 1), sum(high for _, high in bounds)))
-    return lines, total, bounds
-
-
-@given(problems(workers=4, size=6))
-def test_waterfilling_is_min_max_optimal(problem: tuple[list[Line], int, list[Bounds]]) -> None:
-    lines, total, bounds = problem
-    batches = waterfill(lines, total, bounds)
-    best = min(
-        max(line.at(batch) for line, batch in zip(lines, split, strict=True))
-        for split in itertools.product(*(range(low, high + 1) for low, high in bounds))
-        if sum(split) == total
-    )
-    assert max(line.at(batch) for line, batch in zip(lines, batches, strict=True)) == pytest.approx(best, rel=1e-9)
-
-
-@given(problems())
-def test_waterfilling_is_as_good_as_the_greedy_oracle(problem: tuple[list[Line], int, list[Bounds]]) -> None:
-    lines, total, bounds = problem
-    batches = waterfill(lines, total, bounds)
-    greedy = split_min_max([line.at for line in lines], total, bounds)
-    assert iteration_seconds(lines, batches) == pytest.approx(iteration_seconds(lines, greedy), rel=1e-9)
-
-
 @pytest.mark.parametrize("line", [Line(0.0, 0.0), Line(-math.inf, 1.0), Line(math.nan, 1.0), Line(0.0, math.inf)])
 def test_time_that_does_not_rise_is_refused(line: Line) -> None:
     with pytest.raises(ValueError, match="worker 0"):

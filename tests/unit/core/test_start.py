@@ -156,15 +156,6 @@ def test_first_plan_orders_members_by_group_then_index_its_first_leads_and_it_is
     assert "not visible yet" in again.reason
 
 
-def test_first_plan_is_numbered_beyond_what_workers_follow() -> None:
-    world = waiting_world()
-    for worker in world.workers.values():
-        worker.metrics = replace(worker.metrics, plan_version=41, generation=3)
-    plan = world.tick().plan
-    assert plan is not None
-    assert (plan.version, plan.generation) == (42, 4)
-
-
 @pytest.mark.parametrize("policy", [*known_policies(), "Profile"])
 def test_bounds_that_cannot_hold_the_global_batch_are_a_decision_with_figures(policy: str) -> None:
     world = World(two_groups(policy=policy, groups=(Group("gpu", 2, batch_min=70), Group("cpu", 1, batch_min=60))))
@@ -430,27 +421,6 @@ def test_state_of_a_worker(worker: WorkerSeen, state: str, of_a_member: str) -> 
 
 def states(world: World) -> dict[str, str]:
     return {name: state.value for name, state in world.tick().worker_states}
-
-
-def test_life_of_a_worker_is_told_from_wanted_to_gone() -> None:
-    first, second = "job-g0-0", "job-g1-0"
-    world = World(hetero_job(scales=(1, 2)))
-    assert states(world) == {first: "wanted", second: "wanted"}
-    worker = world.workers[second]
-    for answers, phase, state in (
-        (False, PHASE_WAITING, "created"),
-        (True, PHASE_PREPARING, "preparing"),
-        (True, PHASE_WAITING, "warm"),
-    ):
-        worker.answers, worker.metrics = answers, replace(worker.metrics, phase=phase)
-        assert states(world) == {first: "warm", second: state}
-    world.train(1)
-    assert states(world) == {first: "member", second: "member"}
-    world.workers["other"] = replace(world.workers[first], name="other", uid="uid-other", group="g9")
-    assert states(world)["other"] == "warm", "also of a group that the job does not have"
-    worker.end(1)
-    assert states(world) == {first: "member", second: "gone"}
-    assert states(world) == {first: "wanted", second: "wanted"}
 
 
 def test_job_that_is_suspended_or_over_wants_no_workers() -> None:

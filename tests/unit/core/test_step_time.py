@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from statistics import NormalDist, fmean
+from statistics import fmean
 
 import pytest
 
@@ -14,10 +14,8 @@ from heterotrain_operator.core.batching.words import balance
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.jumps import (
-    IN_DOUBT,
     Moved,
     Pair,
-    caution_of,
     expected_at,
     follow,
     is_another_speed,
@@ -189,14 +187,6 @@ def test_plan_after_a_window_of_two_speeds_is_right_and_bends_no_line(after: int
         prediction = predictor_of(made.job).predict(known.batch_cost, member.batch_size, known.step_time.before)
         line = prediction.line
         assert line.fixed_seconds / line.seconds_per_sample == pytest.approx(FIXED / PER_SAMPLE, abs=6)
-
-
-def test_windows_of_many_workers_must_differ_more_for_by_chance_some_always_do() -> None:
-    assert caution_of(3) == caution_of(32) == 1
-    assert 1 < caution_of(100) < caution_of(512) < caution_of(10_000) < 2
-    for workers in (64, 512, 10_000):
-        chance = workers * NormalDist().cdf(-IN_DOUBT * caution_of(workers))
-        assert chance == pytest.approx(32 * NormalDist().cdf(-IN_DOUBT))
 
 
 def test_single_window_that_differs_moves_nothing() -> None:
