@@ -39,8 +39,6 @@ from unit.core.jobs import (
 )
 from unit.core.traces import World
 
-# --- what is told ------------------------------------------------------------------------------------------------
-
 
 def test_newcomer_that_finds_no_place_is_waited_for_told_of_and_has_its_whole_time_to_start_then() -> None:
     world = stuck_world(startup_deadline_seconds=100.0)
@@ -64,9 +62,6 @@ def test_newcomer_that_waits_costs_no_writes() -> None:
         before = world.memory
         looks(world, 1, 1.0, "Unschedulable", node="")
         assert world.memory.same_but_measurements(before)
-
-
-# --- how often, and how long -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("why", ["never starts", "is never ready", "ends", "is named and ends", "is not reached"])
@@ -153,9 +148,6 @@ def test_lost_memory_does_not_lose_sight_of_a_newcomer_that_does_not_start() -> 
     assert set(world.workers) == {A, B, C}
 
 
-# --- between the plan that names a newcomer and the step at which all go over ------------------------------------
-
-
 @pytest.mark.parametrize("how", ["kill", "preempt", "vanish", "delete", "fatal", "script"])
 def test_newcomer_that_ends_before_the_switch_is_left_out_and_replaced(how: str) -> None:
     world = named(elastic_world(), 5)
@@ -175,9 +167,6 @@ def test_nobody_hangs_while_all_wait_until_a_newcomer_has_their_state(phase: str
     for _ in range(50):
         decision = world.tick(10)
         assert (decision.phase, decision.plan, decision.delete) == ("Running", None, ())
-
-
-# --- newcomers that take over the state of the others, which have gone over already ------------------------------
 
 
 def enters(world: World, name: str) -> None:
@@ -265,9 +254,6 @@ def test_batch_that_a_newcomer_has_never_computed_is_not_what_it_ran_out_of_memo
     world.tick()
     [place] = world.memory.pending
     assert (place.failures, place.known.memory_use.failed_batch) == (1, 0)
-
-
-# --- workers that leave ------------------------------------------------------------------------------------------
 
 
 def swap_world(**changes: Any) -> World:

@@ -146,9 +146,6 @@ def test_newcomer_of_an_older_library_never_joins_and_is_given_up(protocol: int)
     assert "its library is older" in told(world.decisions, "WorkerGivenUp")[0]
 
 
-# --- what was known is lost or cannot be read --------------------------------------------------------------------
-
-
 def test_change_while_nobody_who_trains_is_read_carries_on_what_the_plan_before_does() -> None:
     """Members may train under the one before that one, and refuse a plan which does not carry on their training."""
     world = elastic_world(2)
@@ -197,8 +194,6 @@ def test_lost_memory_learns_again_that_members_can_change(when: str) -> None:
     settled(world)
     assert (names(world.plan), world.created) == ([A, C, D], 4)
 
-
-# --- survivors of a failure share the batches before the operator knows ------------------------------------------
 
 DEAD = B
 
@@ -265,9 +260,6 @@ def test_batch_that_is_not_known_or_cannot_be_another_is_the_plans(protocol: int
     assert "BatchRebalanced" in reasons(odd.decisions[-6:])
 
 
-# --- events, and what the status shows --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("forgetful", [False, True])
 def test_worker_that_joins_and_one_that_leaves_are_each_told_of_once(forgetful: bool) -> None:
     world = elastic_world()
@@ -303,9 +295,6 @@ def test_worker_that_ends_says_how_and_who_has_come_in_its_place(how: str, said:
     [departure], [arrival] = world.memory.passages.departures, world.memory.passages.arrivals
     assert (departure.name, departure.other, arrival.other) == (B, D, B)
     assert departure.step <= arrival.step
-
-
-# --- whom a plan names as evicted: who was seen to end, if nobody else could train beside its members -----------
 
 
 def planned(world: World, seen: Seen) -> Plan:

@@ -218,21 +218,12 @@ def test_worker_takes_at_most_two_hundred_and_fifty_bytes(policy: str) -> None:
     scales = {f"job-g{rank}-0": scale for rank, scale in enumerate((1, 2, 4, 3.3))}
     job = hetero_job(policy, list(scales.values()), global_batch=12345)
     world = MemoryWorld(job, scales, noise=0.1, seed=1, fixed=0.017)
-    world.limit_mib = 81920.0
-    world.leasts = dict.fromkeys(scales, 8)
-    world.start()
-    for worker in world.workers.values():
-        worker.cpu_limit = 0.123456
-    world.run(12)
+    world.limit_mib, world.leasts, world.limits = 81920.0, dict.fromkeys(scales, 8), dict.fromkeys(scales, 0.123456)
+    world.start().run(12)
     world.train(10)
+    counters = ("observed_seconds", "cpu_seconds", "cpu_throttled_seconds", "cpu_wait_seconds")
     for worker in world.workers.values():
-        worker.metrics = replace(
-            worker.metrics,
-            observed_seconds=987.654,
-            cpu_seconds=876.543,
-            cpu_throttled_seconds=765.432,
-            cpu_wait_seconds=654.321,
-        )
+        worker.metrics = replace(worker.metrics, **dict.fromkeys(counters, 987.654))
     world.tick()
     for worker in world.workers.values():
         worker.answers = False

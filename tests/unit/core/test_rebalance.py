@@ -294,9 +294,6 @@ def test_counters_that_are_never_usable_degrade_the_job_and_are_left_out(policy:
     assert excess(world) < 1.05
 
 
-# --- a gross imbalance is acted on after a few steps, and a small one waits for the interval ---------------------
-
-
 def steps_until_a_move(world: World, limit: int = 10) -> int:
     """One look after each step."""
     for step in range(1, limit + 1):

@@ -148,9 +148,6 @@ def test_worker_that_is_missing_or_new_beside_the_lost_plan_starts_all_again(mis
     assert said in decision.reason
 
 
-# --- a plan that violates the job, or that workers would ignore -------------------------------------------------
-
-
 def test_bounds_changed_while_running_are_kept_at_once_unless_they_are_infeasible() -> None:
     world = hetero_world()
     world.run(3)

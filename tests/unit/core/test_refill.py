@@ -79,9 +79,6 @@ def test_first_worker_of_a_place_is_created_at_once_and_the_next_ones_ever_later
     assert len(world.tick(30).create) == 1
 
 
-# --- asked to stop, as they say ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shown", [False, True])
 def test_worker_asked_to_stop_is_replaced_at_once_and_counts_unless_somebody_shows_who_asked(shown: bool) -> None:
     world = elastic_world(backoff_limit=1)
@@ -111,9 +108,6 @@ def test_place_whose_workers_say_again_and_again_that_they_were_asked_comes_to_a
     assert world.created <= 3 + 5
 
 
-# --- scripts that raise ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("between", "phase"), [(0, "Failed"), (8, "Running")])
 def test_script_that_raises_at_the_same_step_in_another_worker_fails_the_job_unless_it_got_past_it(
     between: int, phase: str
@@ -127,9 +121,6 @@ def test_script_that_raises_at_the_same_step_in_another_worker_fails_the_job_unl
     decision = world.tick()
     assert decision.phase == phase
     assert ("again, in another worker" in decision.reason) is (phase == "Failed")
-
-
-# --- what is known of a place ------------------------------------------------------------------------------------
 
 
 def test_newcomer_of_a_place_knows_what_was_known_of_it() -> None:
@@ -190,9 +181,6 @@ def test_ends_of_more_workers_than_places_are_remembered(how: str) -> None:
     assert len(names(decision.plan)) == 2
     settled(world)
     assert len(names(world.plan)) == MOST_PENDING + 40
-
-
-# --- how places are stored ---------------------------------------------------------------------------------------
 
 
 FAST, SLOW = "job-a-0", "job-a-1"
@@ -284,8 +272,6 @@ def test_job_that_does_not_follow_speeds_begins_as_ever(changes: dict[str, objec
     world.scales["job-a-2"] = 1.0
     assert set(resized(world, Group("a", 3))) == {64}
 
-
-# --- who was clearly slower than its like while it warmed up begins with fewer samples, and never with more ------
 
 JOINER = "job-a-3"
 

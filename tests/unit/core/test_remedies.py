@@ -43,9 +43,6 @@ def story(decisions: list[Decision]) -> list[str]:
     return reasons(decisions, *STORY)
 
 
-# --- when --------------------------------------------------------------------------------------------------------
-
-
 def test_straggler_by_fault_is_replaced_by_one_plan_and_nobody_starts_again() -> None:
     made = straggler_world()
     before = {name: pod.uid for name, pod in made.workers.items() if name != SLOW}
@@ -117,9 +114,6 @@ def test_worker_that_always_was_too_slow_is_replaced_only_where_others_of_its_gr
     assert bool(created(made.run(25))) is replaced
 
 
-# --- how often ---------------------------------------------------------------------------------------------------
-
-
 def test_no_more_are_replaced_than_the_budget_allows() -> None:
     made = slowed(straggler_world(Stragglers(action="Replace", cooldown_seconds=0, max_replacements=1)))
     decisions = slowed(made, E, factor=3.0).run(40)
@@ -135,9 +129,6 @@ def test_two_replacements_are_as_far_apart_as_the_cooldown() -> None:
     assert reasons(decisions, "ReplacingStraggler") == ["ReplacingStraggler"]
     made.now += 600
     assert reasons(made.run(4), "ReplacingStraggler") == ["ReplacingStraggler"]
-
-
-# --- until the newcomer is warm nothing changes for those that train ---------------------------------------------
 
 
 def test_nothing_changes_before_the_newcomer_is_warm_also_if_the_operator_starts_again() -> None:
@@ -237,9 +228,6 @@ def test_newcomer_whose_swap_no_split_allows_is_kept_and_swapped_once_one_does()
     assert story(made.run(6)) == ["WorkerReplaced"]
 
 
-# --- between the plan that swaps the two and the step at which all go over ---------------------------------------
-
-
 @pytest.mark.parametrize("forgetful", [False, True])
 @pytest.mark.parametrize("how", ["kill", "preempt", "fatal", "delete", "vanish"])
 def test_straggler_whose_newcomer_fails_before_the_switch_stays_a_member(how: str, forgetful: bool) -> None:
@@ -287,9 +275,6 @@ def test_straggler_that_is_about_to_leave_is_not_deleted_while_the_job_ends() ->
     made = swapping()
     ends(made, A, "finish")  # before anybody has gone over
     assert SLOW not in made.tick().delete
-
-
-# --- when replacements are given up whatever the newcomer does ---------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["memory lost", "suspended", "finished", "members stay"])

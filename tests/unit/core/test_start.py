@@ -44,9 +44,6 @@ def pending(world: World, phase: str = "Pending", message: str = "") -> None:
         worker.phase, worker.message = phase, message  # type: ignore[assignment]
 
 
-# --- workers are created and waited for --------------------------------------------------------------------------
-
-
 def test_all_workers_are_created_at_once_and_only_once_with_names_from_their_identity() -> None:
     first, memory = decide(two_groups(), Seen(), Remembered.initial(), 100.0)
     assert created([first]) == [GPU, OTHER, CPU]
@@ -137,9 +134,6 @@ def test_worker_turned_away_by_its_node_is_created_again_and_the_others_wait_for
     assert world.memory.budget.restarts == 0
 
 
-# --- the first plan ----------------------------------------------------------------------------------------------
-
-
 def test_first_plan_orders_members_by_group_then_index_its_first_leads_and_it_is_published_once() -> None:
     world = waiting_world()
     world.workers = dict(reversed(world.workers.items()))
@@ -165,9 +159,6 @@ def test_bounds_that_cannot_hold_the_global_batch_are_a_decision_with_figures(po
     assert condition(decision).status
     assert world.tick(601).phase == "Failed"
     assert "no workers" in World(two_groups(groups=(Group("cpu", 0),))).tick().reason
-
-
-# --- suspension, edits and the end -------------------------------------------------------------------------------
 
 
 def test_suspended_job_loses_its_pods_and_resumes_in_the_next_generation() -> None:
