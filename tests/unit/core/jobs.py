@@ -40,7 +40,6 @@ def settled(world: World, looks: int = 6) -> World:
 
 
 def names(plan: Plan | None) -> list[str]:
-    assert plan is not None
     return [member.name for member in plan.members]
 
 

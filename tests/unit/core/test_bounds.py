@@ -186,7 +186,6 @@ def test_failure_corrects_a_line(
     if least is None or most is None:
         assert bound is None
     else:
-        assert bound is not None
         assert least <= bound <= most
 
 
@@ -219,12 +218,9 @@ def test_bound_rises_with_the_limit_and_falls_with_the_peak(
     memory = learned(*points, limit_mib=limit)
     bound = memory.greatest_batch
     assume(bound is not None)
-    assert bound is not None
     more = replace(memory, limit_mib=int(memory.limit_mib * factor)).greatest_batch
-    assert more is not None
     assert more >= bound
     heavier = replace(memory, high_mib=int(memory.high_mib * factor)).greatest_batch
-    assert heavier is not None
     assert heavier <= bound
     assert bound >= memory.low_batch
 
@@ -434,8 +430,6 @@ def test_what_is_tried_stays_below_the_limit_even_if_the_lower_peak_was_misjudge
 def test_bound_comes_near_the_limit_and_nearer_the_further_the_batches_span() -> None:
     ideal = 0.95 * 1024 / 4 - 300 / 4
     near, far = (learned((8, 332), (batch, 300 + 4 * batch)).greatest_batch for batch in (32, 128))
-    assert near is not None
-    assert far is not None
     assert 32 < near < far
     assert 0.85 * ideal < far <= ideal
 

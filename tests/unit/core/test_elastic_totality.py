@@ -233,7 +233,6 @@ def played(world: Watched, series: Sequence[tuple[str, object]]) -> dict[str, in
 
 def places(world: Watched) -> list[str]:
     """The groups of the members, and of the places that are given up."""
-    assert world.plan is not None
     assert not world.plan.holds
     assert not world.lacks(world.plan)
     given_up = [place.group for place in world.memory.pending if place.failures > world.job.backoff_limit]
@@ -258,7 +257,6 @@ def test_any_series_of_ends_joins_and_lost_readings_ends_with_the_workers_that_a
     wanted = played(world, series)
     if wanted is None:
         return
-    assert world.plan is not None
     assert {name: places(world).count(name) for name in wanted} == wanted
     assert {member.uid for member in world.plan.members} == {pod.uid for pod in world.workers.values()}
     assert {pod.metrics.plan_version for pod in world.workers.values()} == {world.plan.version}
@@ -280,7 +278,6 @@ def test_stragglers_that_are_acted_upon_meanwhile_leave_a_job_that_has_its_worke
     wanted = played(world, series)
     if wanted is None:
         return
-    assert world.plan is not None
     removed = {each.group: each.count for each in world.memory.remedies.removed}
     assert {name: places(world).count(name) + removed.get(name, 0) for name in wanted} == wanted
     coming = {newcomer for _, newcomer in world.decisions[-1].replacing}

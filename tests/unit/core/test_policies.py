@@ -35,7 +35,6 @@ def propose(policy: str, seats: list[Seat], stage: int = 0, **changes: object) -
 def first(policy: str, *groups: Group) -> tuple[tuple[int, ...], str]:
     job = Job(name="job", groups=groups, global_batch=192, policy=policy)
     make = POLICIES[policy].first
-    assert make is not None
     split = make(job, [Seat(group.name, group, 0, (0, 192)) for group in groups])
     return split.batches, split.reason
 
@@ -143,7 +142,6 @@ def test_profile_runs_five_plans_of_different_sizes_and_then_rests() -> None:
     plans = [tuple(s.batch for s in seats)]
     stage = 0
     while (proposal := propose("Profile", seats, stage, global_batch=192)).batches is not None:
-        assert proposal.stage is not None
         memories = proposal.memories or tuple(s.memory for s in seats)
         stage = proposal.stage
         plans.append(proposal.batches)

@@ -87,7 +87,6 @@ def test_balances_figure_and_condition_agree_also_after_a_worker_has_changed_its
     for scale in (1.0, 1.0, 1.0, *[2.0] * 8):
         world.workers["job-g2-0"].scale = scale
         (decision,) = world.run(1)
-        assert decision.imbalance is not None
         assert last(world, "Balanced").status == (decision.imbalance <= BALANCE_TOLERANCE)
         (told,) = re.findall(r"([0-9.]+) % above the mean", last(world, "Balanced").message)
         assert float(told) == pytest.approx(100 * decision.imbalance, rel=0.05, abs=0.6)
@@ -200,13 +199,11 @@ ADAPTIVE = ("Proportional", "Optimal")
 
 
 def batches(world: World) -> tuple[int, ...]:
-    assert world.plan is not None
     return world.plan.batch_sizes
 
 
 def excess(world: World) -> float:
     """The realised step over the oracle's, by the true times."""
-    assert world.plan is not None
     members = [world.workers[m.name] for m in world.plan.members]
     lines = [Line(w.scale * world.fixed, w.scale * world.per_sample) for w in members]
     total = world.plan.global_batch_size
@@ -264,7 +261,7 @@ def test_workers_with_less_than_half_of_the_samples_are_no_quorum() -> None:
 
 
 def spoil(worker: SimulatedPod, name: str, value: float) -> None:
-    worker.metrics = replace(worker.metrics, **{name: value})  # type: ignore[arg-type]  # names are the tests' care
+    worker.metrics = replace(worker.metrics, **{name: value})
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ def in_passes() -> World:
     world.memory = replace(world.memory, workers=known)
     world.run(3)
     world.tick(30)
-    assert world.plan is not None
     assert any(0 < member.micro_batch_size <= 30 < member.batch_size for member in world.plan.members)
     return world
 
@@ -52,7 +51,6 @@ def joined_late() -> World:
         world.tick(20)
     # Its index is taken from one that is free again.
     assert names(world.plan) == ["job-a-2", "job-a-3", "job-a-0"]
-    assert world.plan is not None
     assert world.plan.continues > 0
     return world
 
@@ -64,7 +62,6 @@ def restarted() -> World:
         world.tick(10)
         world.train(5)
     world.tick(30)
-    assert world.plan is not None
     assert world.plan.generation > 1
     return world
 
@@ -104,7 +101,6 @@ def test_ranks_that_cannot_be_are_no_order(ranks: tuple[int | None, ...]) -> Non
         pod.metrics = replace(pod.metrics, rank=rank)
     before = lost(world, forgotten=True)
     plan = world.tick().plan
-    assert plan is not None
     assert plan.members == before.members
 
 
@@ -116,7 +112,6 @@ def test_restored_plan_splits_the_global_batch_whatever_a_worker_says_of_its_own
     worker = world.workers[SECOND]
     worker.metrics = replace(worker.metrics, batch_size=claimed)
     decision = world.tick()
-    assert decision.plan is not None
     assert decision.plan.global_batch_size == 192
     assert "the batches add up to" in decision.reason
 
@@ -154,7 +149,6 @@ def test_bounds_changed_while_running_are_kept_at_once_unless_they_are_infeasibl
     first, *others = world.job.groups
     world.job = replace(world.job, groups=(replace(first, batch_max=80), *others))
     decision = world.tick()
-    assert decision.plan is not None
     assert (decision.plan.batch_sizes[0], decision.plan.global_batch_size) == (80, 192)
     assert "bounds are [1, 80]" in decision.reason
     world.train(1)
@@ -170,17 +164,14 @@ def test_workers_that_follow_a_newer_plan_get_one_newer_still() -> None:
     for worker in world.workers.values():
         worker.metrics = replace(worker.metrics, plan_version=9)
     plan = world.tick().plan
-    assert plan is not None
     assert (plan.version, plan.batch_sizes) == (10, (64, 64, 64))
 
 
 def test_global_batch_is_restored_after_a_policy_that_lets_it_go() -> None:
     world = hetero_world("Profile")
     world.run(4)
-    assert world.plan is not None
     assert world.plan.global_batch_size != 192
     world.job = replace(world.job, policy="Optimal")
     world.train(1)
     plan = world.tick().plan
-    assert plan is not None
     assert plan.global_batch_size == 192

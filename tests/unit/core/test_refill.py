@@ -128,11 +128,9 @@ def test_newcomer_of_a_place_knows_what_was_known_of_it() -> None:
     world = World(job, {"job-slow-0": 6.0}, protocol=MEMBERS_MAY_END)
     world.start().run(4)
     before = world.plan
-    assert before is not None
     world.scales["job-slow-1"] = 6.0
     ends(world, "job-slow-0")
     settled(world)
-    assert world.plan is not None
     assert names(world.plan) == ["job-fast-0", "job-fast-1", "job-slow-1"]
     assert world.plan.batch_sizes == pytest.approx(before.batch_sizes, abs=4)
 
@@ -215,7 +213,7 @@ def first_batches(world: World) -> tuple[int, ...]:
 def two_nodes(**changes: object) -> World:
     """Two workers of one group, on a fast and on a slow node."""
     job = Job("job", (Group("a", 2),), global_batch=192)
-    world = World(replace(job, **changes), {FAST: 1.0, SLOW: 3.0})  # type: ignore[arg-type]  # the tests' care
+    world = World(replace(job, **changes), {FAST: 1.0, SLOW: 3.0})
     world.nodes = {FAST: "fast", SLOW: "slow"}
     return learned(world.start())
 
@@ -240,7 +238,6 @@ def test_new_worker_of_a_known_group_begins_with_the_share_of_its_like() -> None
 def test_workers_that_changed_places_begin_with_what_is_known_of_these_as_a_prediction(forgetful: bool) -> None:
     world = two_nodes()
     world.forgetful = forgetful
-    assert world.plan is not None
     (fast, slow), ended = world.plan.batch_sizes, [worker.batch_cost.speed for worker in world.memory.workers]
     assert fast > 2 * slow
     world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
@@ -257,7 +254,6 @@ def test_workers_that_changed_places_begin_with_what_is_known_of_these_as_a_pred
 
 def test_workers_at_their_old_places_begin_with_exactly_their_batches_and_their_measured_speeds() -> None:
     world = two_nodes()
-    assert world.plan is not None
     before, ended = world.plan.batch_sizes, [worker.batch_cost.speed for worker in world.memory.workers]
     assert restarted(world) == before
     assert "the batches of plan" in world.decisions[-1].reason

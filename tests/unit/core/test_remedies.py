@@ -89,14 +89,12 @@ def test_nobody_is_replaced_where_the_user_does_not_want_it_or_it_cannot_be(
     made.memory = replace(made.memory, start=replace(made.memory.start, start_seconds=33.0))
     decisions = made.run(20)
     assert created(decisions) == []
-    assert made.plan is not None
     assert (SLOW in names(made.plan), made.memory.budget.restarts) == (True, 0)
     if hindrance:
         [verdict] = decisions[-1].stragglers
         assert hindrance in verdict.hindrance
     if "protocol" in changes:
         assert made.plan.batch_sizes[2] < min(batch for rank, batch in enumerate(made.plan.batch_sizes) if rank != 2)
-        assert verdict.outlooks is not None
         assert verdict.outlooks.replacement_seconds == 33.0, "a whole start"
     if action == "Report":
         assert [each.plan for each in decisions] == [
@@ -237,7 +235,6 @@ def test_straggler_whose_newcomer_fails_before_the_switch_stays_a_member(how: st
     ends(made, NEWCOMER, how)
     decision = made.tick()
     plan = decision.plan
-    assert plan is not None
     assert (decision.phase, sorted(names(plan))) == ("Running", [f"job-a-{index}" for index in range(6)])
     assert (decision.create, SLOW in decision.delete, plan.continues > 0) == ((), False, True)
     assert story([decision]) == ["ReplacementFailed"]
@@ -266,7 +263,6 @@ def test_swap_gives_a_newcomer_the_batch_that_fits_its_warm_up_but_no_more_than_
     made.workers[NEWCOMER].scale = scale
     is_warm(made, seconds=scale * (0.002 + 0.032))
     plan = made.run(1)[-1].plan
-    assert plan is not None
     batches = dict(zip(names(plan), plan.batch_sizes, strict=True))
     assert batches[NEWCOMER] == pytest.approx(share * batches[A], rel=0.2)
 
@@ -343,7 +339,6 @@ def test_straggler_that_holds_the_others_up_at_its_least_batch_is_removed_and_no
     [said] = removals(decisions)
     assert "without it" in said
     assert list(made.workers) == names(made.plan) == [A, B, D]
-    assert made.plan is not None
     assert made.plan.global_batch_size == 128
     assert max(made.true_seconds()) < 6 * (0.002 + 0.016) / 2
     assert (made.created, made.memory.budget.restarts, decisions[-1].removed) == (4, 0, (("a", 1),))
@@ -367,7 +362,7 @@ def test_straggler_that_holds_the_others_up_at_its_least_batch_is_removed_and_no
     ids=["the others are no faster", "the group's least", "members stay", "Report", "Rebalance", "Replace"],
 )
 def test_straggler_stays_where_that_does_not_gain_or_may_not_be(changes: dict[str, object], factor: float) -> None:
-    made = world(**changes)  # type: ignore[arg-type]  # as the test says
+    made = world(**changes)
     decisions = removed(made, 25, factor)
     assert decisions[-1].stragglers
     assert (removals(decisions), len(names(made.plan))) == ([], 4)

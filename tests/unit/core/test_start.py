@@ -41,7 +41,7 @@ def waiting_world(**changes: Any) -> World:
 
 def pending(world: World, phase: str = "Pending", message: str = "") -> None:
     for worker in world.workers.values():
-        worker.phase, worker.message = phase, message  # type: ignore[assignment]
+        worker.phase, worker.message = phase, message
 
 
 def test_all_workers_are_created_at_once_and_only_once_with_names_from_their_identity() -> None:
@@ -129,7 +129,6 @@ def test_worker_turned_away_by_its_node_is_created_again_and_the_others_wait_for
     assert not world.tick().create, "the node is given time"
     assert created([world.tick(10)]) == [OTHER]
     plan = world.tick().plan
-    assert plan is not None
     assert {member.name for member in plan.members if member.uid == uids[member.name]} == {GPU, CPU}
     assert world.memory.budget.restarts == 0
 
@@ -139,7 +138,6 @@ def test_first_plan_orders_members_by_group_then_index_its_first_leads_and_it_is
     world.workers = dict(reversed(world.workers.items()))
     before = world.seen()
     decision = world.tick()
-    assert decision.plan is not None
     assert names(decision.plan) == [GPU, OTHER, CPU]
     assert (decision.plan.leader, decision.plan.batch_sizes) == (GPU, (64, 64, 64))
     assert (decision.plan.version, decision.plan.generation) == (1, 1)
@@ -173,7 +171,6 @@ def test_suspended_job_loses_its_pods_and_resumes_in_the_next_generation() -> No
     world.job = replace(world.job, suspend=False)
     assert len(world.tick().create) == 3
     plan = world.tick().plan
-    assert plan is not None
     assert (plan.generation, plan.batch_sizes) == (2, batches), "what was learned is not forgotten"
     assert world.memory.budget.restarts == 0
 
@@ -195,7 +192,6 @@ def test_changed_replicas_start_all_workers_again_without_counting() -> None:
     assert "group gpu wants 3 workers and has 2" in decision.reason
     assert len(world.tick().create) == 4
     plan = world.tick().plan
-    assert plan is not None
     assert (len(plan.members), plan.generation, plan.global_batch_size) == (4, 2, 192)
     assert world.memory.budget.restarts == 0
 

@@ -139,7 +139,6 @@ def test_noise_that_lasts_moves_no_batches_for_ever(seeds: range) -> None:
 def test_next_plan_begins_with_what_the_last_one_lets_expect_and_that_is_no_measurement() -> None:
     world = World(hetero_job(), {"job-g1-0": 2.0, "job-g2-0": 4.0}, noise=0.05).start()
     assert world.run(1)[0].plan is not None
-    assert world.plan is not None
     plan = world.plan
     times = [worker.step_time for worker in world.memory.workers]
     assert all(time.estimate is None and time.before is not None for time in times)

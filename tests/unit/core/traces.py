@@ -82,9 +82,7 @@ class World:
 
     @property
     def memory(self) -> Remembered:
-        memory = self.cluster.memory
-        assert memory is not None
-        return memory
+        return self.cluster.memory
 
     @memory.setter
     def memory(self, memory: Remembered) -> None:
@@ -146,12 +144,10 @@ class World:
         """Up to the first plan."""
         self.tick()
         self.tick()
-        assert self.plan is not None
         return self
 
     def true_seconds(self) -> list[float]:
         """Own seconds per step of the members under the active plan, without noise."""
-        assert self.plan is not None
         pods = [self.workers[member.name] for member in self.plan.members]
         return [float(seconds) for seconds in mean_seconds(pods, self.plan.batch_sizes)]
 
@@ -184,7 +180,7 @@ def hetero_job(policy: str = "Optimal", scales: Sequence[float] = (1, 2, 4), **c
     """A job of one group per speed, so that each worker has its own name and bounds."""
     groups = tuple(Group(name=f"g{rank}", replicas=1) for rank, _ in enumerate(scales))
     job = Job(name="job", groups=groups, global_batch=192, policy=policy)
-    return replace(job, **changes)  # type: ignore[arg-type]  # names and types are the tests' care
+    return replace(job, **changes)
 
 
 def hetero_world(
