@@ -12,7 +12,7 @@ from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.core.batching.policy import Proposal, Seat
 from heterotrain_operator.core.batching.rebalance import evidence_of, with_patience
 from heterotrain_operator.core.batching.words import BALANCE_TOLERANCE
-from heterotrain_operator.core.model import Condition, Group, Job
+from heterotrain_operator.core.model import Condition, Group
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.allocation import Line, waterfill
 from unit.core.jobs import condition, told
@@ -47,14 +47,6 @@ def test_rebalancing_keeps_generation_members_and_global_batch_and_tells_why() -
     assert "to job-g0-0 saves 57 % of the step" in decision.reason
 
 
-def test_dry_run_publishes_the_first_plan_and_then_only_explains() -> None:
-    world = hetero_world(dry_run=True)
-    decision = world.run(1)[0]
-    assert decision.plan is None
-    assert decision.reason.startswith("dry run, nothing changes: job-g2-0 takes")
-    assert [event.reason for event in decision.events] == ["DryRun"]
-
-
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, 0.0, -3.0, 1e300])
 @pytest.mark.parametrize("policy", ["Proportional", "Optimal", "Profile"])
 def test_impossible_own_times_are_ignored_with_a_reason_and_spoil_nothing(policy: str, seconds: float) -> None:
@@ -68,17 +60,6 @@ def test_impossible_own_times_are_ignored_with_a_reason_and_spoil_nothing(policy
     assert "ignored the window of job-g1-0" in decision.reason or "measured steps" in decision.reason
     worker.metrics = good
     assert any(decision.plan is not None for decision in world.run(2))
-
-
-def test_worker_without_samples_neither_holds_decisions_up_nor_moves_them() -> None:
-    groups = tuple(Group(f"g{rank}", 1, batch_min=0) for rank in range(3))
-    world = World(Job("job", groups, 2), {"job-g0-0": 1.0, "job-g1-0": 1.0}).start()
-    assert world.plan.batch_sizes == (1, 1, 0)
-    world.train(10)
-    idle = world.workers["job-g2-0"]
-    idle.metrics = replace(idle.metrics, steps=0.0, own_seconds=0.0, own_seconds_squared=0.0)
-    decision = world.tick()
-    assert "the best split saves" in decision.reason
 
 
 def test_balances_figure_and_condition_agree_also_after_a_worker_has_changed_its_speed() -> None:

@@ -11,6 +11,7 @@ from heterotrain_operator.core.lifecycle.prior import MOST_SLOWNESS, slowness
 from heterotrain_operator.core.model import Group, Job, WorkerMetrics, WorkerState
 from heterotrain_operator.core.prediction import predictor_of
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
+from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.remembered.members import MOST_PENDING
 from unit.core.jobs import (
     A,
@@ -252,16 +253,6 @@ def test_workers_that_changed_places_begin_with_what_is_known_of_these_as_a_pred
     assert worst(world) < 1.1
 
 
-def test_workers_at_their_old_places_begin_with_exactly_their_batches_and_their_measured_speeds() -> None:
-    world = two_nodes()
-    before, ended = world.plan.batch_sizes, [worker.batch_cost.speed for worker in world.memory.workers]
-    assert restarted(world) == before
-    assert "the batches of plan" in world.decisions[-1].reason
-    known = [worker.batch_cost for worker in world.memory.workers]
-    assert [cost.speed for cost in known] == pytest.approx(ended, rel=0.05)
-    assert [cost.predicted for cost in known] == [0, 0]
-
-
 @pytest.mark.parametrize("changes", [{"policy": "Uniform"}, {"dry_run": True}], ids=str)
 def test_job_that_does_not_follow_speeds_begins_as_ever(changes: dict[str, object]) -> None:
     world = two_nodes(**changes)
@@ -313,3 +304,13 @@ def test_an_absurd_warm_up_is_believed_in_part() -> None:
     assert slowness(cost, metrics, predictor) == MOST_SLOWNESS
     assert slowness(cost, replace(metrics, plan_version=3), predictor) == 1.0, "it is measured now"
     assert slowness(BatchCost(), metrics, predictor) == 1.0, "nothing is expected of it"
+
+
+def test_limit_that_memory_set_to_a_predecessor_holds_at_another_place() -> None:
+    world = two_nodes()
+    first, second = world.memory.workers
+    small = MemoryUse(guessed_batch=40, failed_batch=80)
+    world.memory = replace(world.memory, workers=(first._replace(memory_use=small), second))
+    world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
+    restarted(world)
+    assert [worker.memory_use.failed_batch for worker in world.memory.workers] == [80, 0]
