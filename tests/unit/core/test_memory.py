@@ -64,9 +64,6 @@ WORKER = any_of(
     series=any_of(Series),
     key=KEY,
 )
-COLUMNS = 1 + max(
-    number for value in (NOBODY, *NOBODY) if isinstance(value, tuple) for number, _, _ in columns_of(type(value))
-)
 PASSAGE = Passage("job-a-1", 12, 5.0, "more workers are wanted", "job-a-0")
 SOUND = Remembered(
     plan_version=3,
@@ -139,12 +136,6 @@ OTHER = {name: OTHER_BY_KIND[type(default)] for name, default in plain_fields(Re
 """A number, text or moment for each field of a job, other than its default."""
 
 
-def test_no_two_values_of_a_job_share_a_name_in_the_one_object_that_is_stored() -> None:
-    names = [name for name, _ in plain_fields(Remembered)]
-    assert len(set(names)) == len(names)
-    assert not {"schema", "workers", "worker_keys"} & set(names)
-
-
 def test_every_field_of_a_job_is_read_as_it_was_stored_by_its_name() -> None:
     text = json.dumps({"schema": 1, **OTHER, "workers": []})
     assert json.loads(Remembered.from_json(text).rounded().to_json()) == json.loads(text)
@@ -190,13 +181,6 @@ def test_any_memory_is_one_that_can_be_written_or_refused(text: str) -> None:
         assert len(str(error).encode()) < 1000
         return
     assert Remembered.from_json(memory.rounded().to_json()) == memory.rounded()
-
-
-def test_memory_of_a_newer_operator_keeps_its_budgets() -> None:
-    text = json.dumps({"schema": 2, "restarts": 2, "colour": {"red": 1}, "workers": [[*[1.0] * COLUMNS, 3, "x"]]})
-    memory = Remembered.from_json(text.replace("1.0", "1"))
-    assert memory.budget.restarts == 2
-    assert memory.workers[0].least_batch == 1
 
 
 @settings(max_examples=30)
@@ -327,3 +311,9 @@ def test_memory_without_keys_is_that_of_the_members_by_rank_and_gets_their_keys(
     assert members_memory(unkeyed, of("x", "y", version=2)) == memory.workers
     assert speeds(unkeyed, of("x", "y", version=2, generation=2)) == [0, 0]
     assert speeds(unkeyed, of("x", "y", "z")) == [0, 0, 0]
+
+
+def test_no_two_values_of_a_job_share_a_name_in_the_one_object_that_is_stored() -> None:
+    names = [name for name, _ in plain_fields(Remembered)]
+    assert len(set(names)) == len(names)
+    assert not {"schema", "workers", "worker_keys"} & set(names)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.model import Group
 from heterotrain_operator.core.outlook import Outlook, outlook
 from heterotrain_operator.core.state import Remembered
 from unit.core.traces import World, hetero_world
@@ -62,11 +61,3 @@ def test_nothing_is_promised_of_workers_that_nothing_is_known_of() -> None:
     assert ahead.proposal.batches is None
     assert [worker.best for worker in ahead.workers] == [None] * 3
     assert [worker.samples_per_second for worker in ahead.workers] == [None] * 3
-
-
-def test_plan_of_other_groups_is_refused() -> None:
-    world = hetero_world()
-    assert world.plan is not None
-    job = replace(world.job, groups=(Group("else", 3),))
-    with pytest.raises(ValueError, match="plan 1 has workers of g0, g1, g2, which the job does not have"):
-        outlook(job, world.plan, world.memory, {}, world.now)
