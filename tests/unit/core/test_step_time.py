@@ -130,8 +130,7 @@ def test_noise_that_lasts_moves_no_batches_for_ever(seeds: range) -> None:
         world = correlated_world(seed).start()
         world.run(25)
         plans.append(sum(decision.plan is not None for decision in world.run(100)))
-        seconds = world.true_seconds()
-        assert max(seconds) <= 1.15 * fmean(seconds)
+        assert world.imbalance() <= 1.15
     assert fmean(plans) <= 4
     assert max(plans) <= 10
 
@@ -159,12 +158,6 @@ def jump_world(noise: float | Noise = 0.03, seed: int = 0) -> World:
     return World(job, scales, fixed=FIXED, per_sample=PER_SAMPLE, noise=noise, seed=seed).start()
 
 
-def imbalance(made: World) -> float:
-    """The slowest worker's true time over the mean of all."""
-    seconds = made.true_seconds()
-    return max(seconds) * len(seconds) / sum(seconds)
-
-
 def jump(made: World, scale: float, after: int) -> None:
     """In the midst of a window."""
     made.train(after)
@@ -180,7 +173,7 @@ def test_plan_after_a_window_of_two_speeds_is_right_and_bends_no_line(after: int
     for scale in (2.0, 1.0):
         jump(made, scale, after)
         made.run(1)
-        assert imbalance(made) <= 1.06
+        assert made.imbalance() <= 1.06
         made.run(7)
     for member, known in zip(made.plan.members, made.memory.workers, strict=True):
         prediction = predictor_of(made.job).predict(known.batch_cost, member.batch_size, known.step_time.before)
@@ -319,8 +312,7 @@ def test_first_plans_are_right_though_all_workers_speeds_change_meanwhile(
         for name, worker in world.workers.items():
             worker.scale = factor * usual[name]
         world.run(1)
-    seconds = world.true_seconds()
-    assert max(seconds) < 1.12 * fmean(seconds)
+    assert world.imbalance() < 1.12
 
 
 def test_estimates_and_costs_follow_a_shared_change_at_once_and_no_promise_is_missed_by_it() -> None:

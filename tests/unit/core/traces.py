@@ -151,6 +151,11 @@ class World:
         pods = [self.workers[member.name] for member in self.plan.members]
         return [float(seconds) for seconds in mean_seconds(pods, self.plan.batch_sizes)]
 
+    def imbalance(self) -> float:
+        """The slowest member's true time over the mean of all."""
+        seconds = self.true_seconds()
+        return max(seconds) * len(seconds) / sum(seconds)
+
 
 class ThrottledWorld(World):
     """Whoever keeps the others waiting takes half as long again as when it waits for them."""
