@@ -8,14 +8,13 @@ from statistics import fmean
 
 import pytest
 
-from heterotrain_operator.core.batching.policies import Proposal, Seat
+from heterotrain_operator.core.batching.policies import Proposal
 from heterotrain_operator.core.batching.rollback import reviewed
 from heterotrain_operator.core.model import Group, Job
-from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.remembered.batching import Promises
 from heterotrain_operator.core.split.allocation import Line, waterfill
 from heterotrain_operator.core.state import Remembered
-from unit.core.traces import ThrottledWorld, World, hetero_job, hetero_world
+from unit.core.traces import ThrottledWorld, World, hetero_job, hetero_world, seat
 
 LONG = pytest.mark.long
 TOLERANCE = 1.10
@@ -114,8 +113,7 @@ def test_split_that_made_the_step_slower_is_taken_back_by_half_until_a_speed_cha
 
 def review(promises: Promises, seconds: float, proposal: Proposal) -> tuple[Promises, Proposal]:
     """Of a step that took so long."""
-    seat = Seat("w", Group("g", 1), 64, (1, 128), Estimate(seconds, 1e-6, 10))
-    memory, proposal = reviewed(Remembered(promises=promises), [seat], proposal)
+    memory, proposal = reviewed(Remembered(promises=promises), [seat(seconds, 64, variation=0.01)], proposal)
     return memory.promises, proposal
 
 

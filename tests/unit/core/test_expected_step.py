@@ -27,7 +27,7 @@ from heterotrain_operator.core.remembered.batching import Batching, Promises
 from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.expected import expected_step
 from heterotrain_operator.core.state import Remembered
-from unit.core.traces import World, hetero_job
+from unit.core.traces import World, hetero_job, seat
 
 GROUP = Group(name="cpu", replicas=1)
 UNKNOWN = BatchCost()
@@ -69,16 +69,16 @@ def test_variations_are_told_apart_where_chance_cannot_explain_them(
     )
 
 
-def noisy_seat(rank: int, variation: float, steps: float, cost: BatchCost = UNKNOWN) -> Seat:
+def noisy_seat(variation: float, steps: float, cost: BatchCost = UNKNOWN) -> Seat:
     """One of several equally fast workers, measured at 64 samples."""
-    estimate = Estimate(0.064, (variation * 0.064) ** 2, steps)
-    known = RememberedWorker(step_time=StepTime().with_estimate(estimate), batch_cost=cost)
-    return Seat(f"w-{rank}", GROUP, 64, (1, 512), estimate, estimate, known)
+    made = seat(0.064, 64, (1, 512), variation=variation, steps=steps)
+    step_time = StepTime().with_estimate(made.estimate)
+    return made._replace(memory=RememberedWorker(step_time=step_time, batch_cost=cost))
 
 
 def proposed(variations: tuple[float, ...], steps: float, believed: float = 1.0) -> Proposal:
     job = Job(name="job", groups=(GROUP,), global_batch=64 * len(variations))
-    seats = [noisy_seat(rank, variation, steps) for rank, variation in enumerate(variations)]
+    seats = [noisy_seat(variation, steps) for variation in variations]
     return POLICIES["Optimal"].propose(job, seats, Batching(believed=believed))
 
 
@@ -95,7 +95,7 @@ def test_split_for_noise_raises_nobody_far_beyond_its_speed() -> None:
     """By its line, more samples cost the first worker next to nothing, and it could take 120."""
     affine = PREDICTORS["EMA"]
     flat = affine.learn(affine.learn(BatchCost(), 64, Estimate(0.064, 1e-8, 1e6)), 32, Estimate(0.062, 1e-8, 1e6))
-    found = [noisy_seat(rank, variation, 300, flat if rank == 0 else UNKNOWN) for rank, variation in enumerate(UNLIKE)]
+    found = [noisy_seat(variation, 300, flat if rank == 0 else UNKNOWN) for rank, variation in enumerate(UNLIKE)]
     batches = POLICIES["Optimal"].propose(Job("job", (GROUP,), 512), found, Batching()).batches
     assert batches[0] == MOST_RAISED * 64
 

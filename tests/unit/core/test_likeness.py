@@ -35,18 +35,18 @@ from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
 from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.allocation import Line
 from heterotrain_operator.core.state import Remembered
-from unit.core.traces import hetero_world
+from unit.core.traces import hetero_world, seat
 
 ERROR = 0.04
 """Relative standard error of each mean here."""
 
 
-def seat(name: str, seconds: float, *, group: str = "g", batch: int = 32, error: float = ERROR) -> Seat:
-    return Seat(name, Group(group, 9), batch, (1, 512), Estimate(seconds, (error * seconds) ** 2 * 25, 25))
+def measured(name: str, seconds: float, batch: int = 32, **rest: Any) -> Seat:
+    return seat(seconds, batch, (1, 512), variation=5 * ERROR, steps=25, name=name, **rest)
 
 
 def seats(*seconds: float, group: str = "g") -> list[Seat]:
-    return [seat(f"{group}-{place}", each, group=group) for place, each in enumerate(seconds)]
+    return [measured(f"{group}-{place}", each, group=Group(group, 9)) for place, each in enumerate(seconds)]
 
 
 def estimates(found: Sequence[Seat]) -> list[Estimate]:
@@ -68,7 +68,7 @@ def test_of_workers_of_one_kind_the_slowest_was_mostly_unlucky() -> None:
 
 def test_whoever_is_far_from_all_others_or_has_quite_another_batch_neither_moves_nor_moves_them() -> None:
     alike = seats(*([0.099, 0.101] * 8))
-    found = means(shrunk_to_group_mean([*alike, seat("slow", 0.2), seat("apart", 0.11, batch=16)]))
+    found = means(shrunk_to_group_mean([*alike, measured("slow", 0.2), measured("apart", 0.11, 16)]))
     assert found[-2:] == [0.2, 0.11]
     assert found[:-2] == pytest.approx([0.1] * 16, rel=0.01)
 
@@ -221,8 +221,7 @@ def after_turn(before: Relapses, seconds: float, *, together: int = 1, known: fl
 def turning(
     name: str, relapses: Relapses = NEVER, *, seconds: float = FAST, batch: int = BATCH, greatest: int = 512
 ) -> Seat:
-    estimate = Estimate(seconds, (0.05 * seconds) ** 2, 10)
-    return Seat(name, Group("g", 9), batch, (1, greatest), estimate, memory=RememberedWorker(relapses=relapses))
+    return seat(seconds, batch, (1, greatest), variation=0.05, name=name, memory=RememberedWorker(relapses=relapses))
 
 
 def others(number: int) -> list[Seat]:

@@ -14,17 +14,9 @@ from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap, c
 from heterotrain_operator.core.remembered.batching import Batching
 from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.allocation import Line
-from heterotrain_operator.core.split.multiples import Bounds
-from unit.core.traces import hetero_world
+from unit.core.traces import hetero_world, seat
 
 GROUP = Group(name="cpu", replicas=1)
-
-
-def seat(seconds: float | None, batch: int, bounds: Bounds = (1, 192), variation: float = 0.0, **rest: object) -> Seat:
-    """A worker measured over ten steps."""
-    estimate = None if seconds is None else Estimate(seconds, (variation * seconds) ** 2, 10)
-    made = Seat(f"w-{batch}", GROUP, batch, bounds, estimate, estimate)
-    return made._replace(**rest)
 
 
 def propose(policy: str, seats: list[Seat], stage: int = 0, **changes: object) -> Proposal:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from heterotrain.contract import Plan, parse_plan
 from heterotrain_operator.clusters.simulated.cluster import SimulatedCluster
@@ -18,9 +19,12 @@ from heterotrain_operator.clusters.simulated.noise import Independent, Noise
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.clusters.simulated.scenario import AT_ONCE, MemoryUse, Scenario, WorkerModel
 from heterotrain_operator.clusters.simulated.steps import mean_seconds
+from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import Decision, Group, Job, Seen
 from heterotrain_operator.core.prediction.memory_model import MEBIBYTE
+from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.split.multiples import Bounds
 from heterotrain_operator.core.state import Remembered
 
 
@@ -202,3 +206,17 @@ def hetero_world(
     job = hetero_job(policy, scales, **changes)
     by_name = {f"job-g{rank}-0": float(scale) for rank, scale in enumerate(scales)}
     return World(job, by_name, noise=noise, seed=seed, fixed=fixed, protocol=protocol).start()
+
+
+def seat(
+    seconds: float | None,
+    batch: int,
+    bounds: Bounds = (1, 192),
+    *,
+    variation: float = 0,
+    steps: float = 10,
+    **rest: Any,
+) -> Seat:
+    """A worker that took so long in the mean of so many steps, which vary by so much; None: it is not measured."""
+    estimate = None if seconds is None else Estimate(seconds, (variation * seconds) ** 2, steps)
+    return Seat("w", Group("g", 9), batch, bounds, estimate, estimate)._replace(**rest)
