@@ -461,3 +461,14 @@ def test_batch_that_no_memory_holds_is_tried_until_the_backoff_limit() -> None:
     assert world.plan.batch_sizes == (64, 64, 64), "half of it everywhere cannot hold the global batch"
     world.workers[FAST].end(137, message="out of memory")
     assert world.tick().phase == "Failed"
+
+
+def test_single_spike_is_forgotten_slowly() -> None:
+    memory = learned((64, 500), (128, 600))
+    spiked = measured(memory, 128, 900 * MEBIBYTE)
+    bounds = [spiked.greatest_batch]
+    for _ in range(30):
+        spiked = measured(spiked, 128, 600 * MEBIBYTE)
+        bounds.append(spiked.greatest_batch)
+    assert bounds == sorted(bounds)
+    assert bounds[0] < bounds[-1] <= memory.greatest_batch

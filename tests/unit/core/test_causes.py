@@ -15,7 +15,6 @@ from heterotrain.foreign import MAX_NUMBER
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.prediction.causes import (
     explained,
-    held_back,
     remembered,
     shows_another_speed,
     window_closed,
@@ -266,25 +265,6 @@ def test_speed_is_told_from_what_a_limit_does(
 ) -> None:
     how = {"cpu_limit": cpu_limit, "threads": threads, "at_new_batch": at_new_batch}
     assert shows_another_speed(known, now, ratio=ratio, **how) is is_shown
-
-
-@pytest.mark.parametrize(
-    ("spent", "seconds", "cpu_limit", "times"),
-    [
-        *((Spent(0.1 * threads, 0.0, 0.1), 0.2, 4.0, 2.0) for threads in (1, 4, 8)),  # side by side
-        (Spent(0.1, 0.0, 0.0), 0.5, 0.4, 1.0),  # it reads and sleeps
-        (Spent(1e-9, 1e9, 1e9), 1e4, 0.4, 1000.0),  # absurd
-        (None, 0.2, 0.4, 0.0),
-        (Spent(0.0, 0.0, 0.0), 0.2, 0.4, 0.0),
-        (Spent(0.1, None, 0.1), 0.2, 0.4, 0.0),  # what the limit held back is not counted
-        (Spent(0.1, 0.1, None), 0.2, 0.4, 0.0),
-        (Spent(0.1, 0.1, 0.0), 0.2, 0.0, 0.0),  # there is a limit that is not known
-    ],
-)
-def test_by_how_much_a_worker_is_held_back_is_known_where_everything_is_counted(
-    spent: Spent | None, seconds: float, cpu_limit: float, times: float
-) -> None:
-    assert held_back(spent, Estimate(seconds, 0.0, 10), cpu_limit) == pytest.approx(times)
 
 
 def test_jump_is_explained_however_long_the_plan_is_active() -> None:

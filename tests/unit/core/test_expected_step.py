@@ -16,7 +16,7 @@ from heterotrain_operator.clusters.simulated.noise import Replayed
 from heterotrain_operator.core.batching.policies import POLICIES, Proposal, Seat
 from heterotrain_operator.core.batching.policies.optimal import MOST_RAISED
 from heterotrain_operator.core.batching.policy import Promise
-from heterotrain_operator.core.batching.rollback import BELIEF_KEPT, LONGEST_WAIT, apply_trial, promised
+from heterotrain_operator.core.batching.rollback import BELIEF_KEPT, LONGEST_WAIT, TRIAL_WINDOWS, apply_trial, promised
 from heterotrain_operator.core.model import Group, Job, WorkerMetrics
 from heterotrain_operator.core.prediction import PREDICTORS
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
@@ -25,7 +25,7 @@ from heterotrain_operator.core.prediction.step_time import Estimate, StepTime
 from heterotrain_operator.core.prediction.whole_steps import WholeSteps, observed
 from heterotrain_operator.core.remembered.batching import Batching, Promises
 from heterotrain_operator.core.remembered_worker import RememberedWorker
-from heterotrain_operator.core.split.expected import expected_step
+from heterotrain_operator.core.split.expected import best_caution, expected_step
 from heterotrain_operator.core.state import Remembered
 from unit.core.traces import World, hetero_job, seat
 
@@ -259,3 +259,15 @@ def test_shapes_of_noise_that_nobody_expects_make_no_step_longer_for_good(seed: 
     decisions = world.run(100)
     assert [each for each in decisions if "is taken back" in each.reason]
     assert whole_step(world) <= 1.07 * equal
+
+
+def test_nobody_is_held_back_where_all_are_as_noisy_or_nobody_can_take_more() -> None:
+    assert best_caution([1.0] * 8, [0.1] * 8) < 0.25
+    assert best_caution([0.0] * 4, [0.1, 0.1, 0.3, 0.3]) == 0.0
+
+
+def test_trial_ends_where_nothing_speaks_against_the_split() -> None:
+    memory = on_trial(0.18)
+    assert apply_trial(memory, seats(), KEPT)[0].promises.trial_steps > 0
+    memory = replace(memory, whole_steps=after(*[0.179, 0.181] * (TRIAL_WINDOWS // 2)))
+    assert apply_trial(memory, seats(), KEPT)[0].promises == Promises()

@@ -11,7 +11,7 @@ from heterotrain_operator.clusters.simulated.pod import FIRST_WORDS, READY
 from heterotrain_operator.core.lifecycle.following import has_trained
 from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS
 from heterotrain_operator.core.model import Decision, Group, Job
-from unit.core.jobs import A, B, C, condition, elastic_world, ends, names, reasons
+from unit.core.jobs import A, B, C, D, condition, elastic_world, ends, names, reasons
 from unit.core.traces import World
 
 
@@ -151,3 +151,27 @@ def test_lost_plan_of_a_job_that_holds_is_restored_and_lets_it_hold_on() -> None
         assert (restored.members, restored.holds) == (before.members, True)
         made.train(2)
     assert made.memory.budget.restarts == 0
+
+
+def joined_while_they_hold(made: World) -> list[Decision]:
+    """Of four workers that are wanted two hold, then one joins them, and the fourth does not come."""
+    ends(made, B)
+    decisions = [made.tick()]
+    least(made, 4, 4)
+    decisions += wait(made, 10, only=D)
+    assert (names(made.plan), holds(made)) == ([A, C, D], True)
+    return decisions
+
+
+def test_another_plan_that_holds_too_is_no_other_hold_and_its_joiner_is_not_measured() -> None:
+    made = World(Job("job", (Group("a", 3, min_replicas=3),), global_batch=192), protocol=MEMBERS_MAY_END)
+    made.nodes = {A: "node-1", B: "node-2", C: "node-3", D: "node-4"}
+    made.start().run(3)
+    decisions = joined_while_they_hold(made)
+    assert sum(each.plan is not None and each.plan.holds for each in decisions) == 2
+    assert reasons(decisions, BELOW_MIN_REPLICAS) == [BELOW_MIN_REPLICAS]
+    assert [known.batch_cost.predicted for known in made.memory.workers] == [0, 0, 1]
+    least(made, 4, 3)
+    made.tick()
+    assert not holds(made)
+    assert [known.batch_cost.predicted for known in made.memory.workers] == [0, 0, 1]

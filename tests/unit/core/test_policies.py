@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.batching.policies import POLICIES, PROFILE_PLANS, Promise, Proposal, Seat
+from heterotrain_operator.api.availability import known_policies
+from heterotrain_operator.core.batching.policies import POLICIES, Promise, Proposal, Seat
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction
 from heterotrain_operator.core.prediction.step_time import Estimate
@@ -127,22 +128,6 @@ def test_optimal_leaves_a_worker_most_of_its_samples_where_its_time_is_not_sure(
     slow = seat(0.26, 100, variation=variation, predictor=predictor)
     proposal = propose("Optimal", [slow, *[seat(0.1, 100, variation=0.02) for _ in range(3)]])
     assert proposal.batches[0] == least
-
-
-def test_profile_runs_five_plans_of_different_sizes_and_then_rests() -> None:
-    seats = [seat(0.064, 64), seat(0.128, 64), seat(0.256, 64, (20, 192))]
-    plans = [tuple(s.batch for s in seats)]
-    stage = 0
-    while (proposal := propose("Profile", seats, stage, global_batch=192)).batches is not None:
-        memories = proposal.memories or tuple(s.memory for s in seats)
-        stage = proposal.stage
-        plans.append(proposal.batches)
-        seats = [
-            s._replace(batch=batch, memory=memory)
-            for s, batch, memory in zip(seats, proposal.batches, memories, strict=True)
-        ]
-    assert plans == [(64, 64, 64), (110, 55, 27), (66, 33, 20), (143, 72, 35), (88, 44, 22)]
-    assert len(plans) == PROFILE_PLANS
 
 
 def averaged(smoothed: float, batch: int, **rest: object) -> Seat:

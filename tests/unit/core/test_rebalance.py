@@ -12,7 +12,7 @@ from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.core.batching.policy import Proposal, Seat
 from heterotrain_operator.core.batching.rebalance import evidence_of, with_patience
 from heterotrain_operator.core.batching.words import BALANCE_TOLERANCE
-from heterotrain_operator.core.model import Condition, Group
+from heterotrain_operator.core.model import Condition, Group, Job
 from heterotrain_operator.core.prediction.step_time import Estimate
 from heterotrain_operator.core.split.allocation import Line, waterfill
 from unit.core.jobs import condition, told
@@ -321,3 +321,22 @@ def test_profile_and_dry_run_keep_their_intervals() -> None:
     world = hetero_world(dry_run=True)
     world.train(4)
     assert world.tick().reason.startswith("dry run, nothing changes"), "it says what it would do at once, too"
+
+
+def test_dry_run_publishes_the_first_plan_and_then_only_explains() -> None:
+    world = hetero_world(dry_run=True)
+    decision = world.run(1)[0]
+    assert decision.plan is None
+    assert decision.reason.startswith("dry run, nothing changes: job-g2-0 takes")
+    assert [event.reason for event in decision.events] == ["DryRun"]
+
+
+def test_worker_without_samples_neither_holds_decisions_up_nor_moves_them() -> None:
+    groups = tuple(Group(f"g{rank}", 1, batch_min=0) for rank in range(3))
+    world = World(Job("job", groups, 2), {"job-g0-0": 1.0, "job-g1-0": 1.0}).start()
+    assert world.plan.batch_sizes == (1, 1, 0)
+    world.train(10)
+    idle = world.workers["job-g2-0"]
+    idle.metrics = replace(idle.metrics, steps=0.0, own_seconds=0.0, own_seconds_squared=0.0)
+    decision = world.tick()
+    assert "the best split saves" in decision.reason

@@ -307,3 +307,12 @@ def test_limit_that_memory_set_to_a_predecessor_holds_at_another_place() -> None
     world.nodes, world.scales = {FAST: "slow", SLOW: "fast"}, {FAST: 3.0, SLOW: 1.0}
     restarted(world)
     assert [worker.memory_use.failed_batch for worker in world.memory.workers] == [80, 0]
+
+
+def test_limit_of_a_new_worker_is_taken_into_account() -> None:
+    world = World(Job("job", (Group("a", 1), Group("b", 1)), 192), {"job-a-0": 1.0, "job-b-0": 2.0})
+    world.limits = {"job-a-0": 1.0, "job-b-0": 0.5}
+    learned(world.start())
+    world.limits["job-b-1"], world.scales["job-b-1"] = 0.25, 4.0
+    resized(world, Group("a", 1), Group("b", 2))
+    assert world.imbalance() < 1.15
