@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.core.batching.policies import POLICIES, Promise, Proposal, Seat
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction
@@ -28,6 +27,7 @@ def propose(policy: str, seats: list[Seat], stage: int = 0, **changes: object) -
 def first(policy: str, *groups: Group) -> tuple[tuple[int, ...], str]:
     job = Job(name="job", groups=groups, global_batch=192, policy=policy)
     make = POLICIES[policy].first
+    assert make is not None
     split = make(job, [Seat(group.name, group, 0, (0, 192)) for group in groups])
     return split.batches, split.reason
 
@@ -136,10 +136,6 @@ def averaged(smoothed: float, batch: int, **rest: object) -> Seat:
     return made._replace(**rest)
 
 
-def test_papers_policies_are_no_choice_for_a_manifest() -> None:
-    assert {"PapersProportional", "OmniLearn"} <= POLICIES.keys() - set(known_policies())
-
-
 def test_batches_are_multiplied_by_mean_over_moving_average_and_rescaled() -> None:
     """The mean is 0.2 s: (64 * 2, 64, 64 * 2/3) = (128, 64, 42.7) is 234.7, and 192 of these (104.7, 52.4, 34.9)."""
     assert propose("PapersProportional", [averaged(0.1, 64), averaged(0.2, 64), averaged(0.3, 64)]).batches == (
@@ -168,6 +164,14 @@ def test_papers_control_may_change_the_global_batch_within_the_bounds() -> None:
     assert propose("PapersProportional", bounded, fixed_global_batch=False).batches == (96, 64, 43)
 
 
+def test_throughput_that_fell_once_after_a_raise_bounds_the_batch_for_good() -> None:
+    known = raised(ThroughputCap(), 64, 100, Estimate(0.064, 0.0, 10))
+    assert capped(known, 100, 0.0999).cap == 0
+    known = capped(known, 100, 0.1001)
+    assert known.cap == 64
+    assert capped(known, 64, 0.01).cap == 64
+
+
 def test_learned_bound_clips_before_the_batches_are_rescaled() -> None:
     """The first is slower than before it was raised, so 48 bounds it: (48, 42.7) is 90.7, and 128 of these (68, 60)."""
     cap = ThroughputCap(raised_from=48, raised_throughput=1000.0)
@@ -178,21 +182,8 @@ def test_learned_bound_clips_before_the_batches_are_rescaled() -> None:
     assert proposal.batches == (68, 60)
 
 
-def ended_epoch(*pairs: tuple[float, int]) -> list[Seat]:
-    """Workers of (moving average, batch) whose first epoch has ended."""
-    return [averaged(smoothed, batch, epoch=1, memory=RememberedWorker(noted=1)) for smoothed, batch in pairs]
-
-
-def test_omnilearn_moves_at_boundaries_of_epochs_only() -> None:
-    world = hetero_world("OmniLearn", noise=0.2)
+def test_papers_control_moves_at_boundaries_of_epochs_only() -> None:
+    world = hetero_world("PapersProportional", noise=0.2, apply_at="epoch")
     moves = [interval for interval, each in enumerate(world.run(30)) if each.plan is not None]
     assert moves
     assert all(interval % 10 == 9 for interval in moves), "an epoch of the simulation has ten intervals"
-
-
-def test_throughput_that_fell_once_after_a_raise_bounds_the_batch_for_good() -> None:
-    known = raised(ThroughputCap(), 64, 100, Estimate(0.064, 0.0, 10))
-    assert capped(known, 100, 0.0999).cap == 0
-    known = capped(known, 100, 0.1001)
-    assert known.cap == 64
-    assert capped(known, 64, 0.01).cap == 64
