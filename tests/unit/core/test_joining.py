@@ -311,3 +311,10 @@ def test_all_members_that_are_not_wanted_stay_until_others_have_their_state() ->
     settled(world, 8)
     assert names(world.plan) == ["job-b-0", "job-b-1"]
     assert (world.cluster.training.step, world.memory.budget.restarts) == (step + 16, 0)
+
+
+def test_newcomers_that_start_do_not_keep_the_end_of_a_member_from_being_remembered() -> None:
+    world = stuck_world(replicas=103, global_batch=1024)
+    looks(world, 2, 5.0, "ContainerCreating")
+    ends(world, B, "exit")
+    assert (world.tick().phase, names(world.plan)) == ("Running", [A, C])
