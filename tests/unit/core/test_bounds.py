@@ -472,3 +472,10 @@ def test_single_spike_is_forgotten_slowly() -> None:
         bounds.append(spiked.greatest_batch)
     assert bounds == sorted(bounds)
     assert bounds[0] < bounds[-1] <= memory.greatest_batch
+
+
+def test_first_plan_obeys_it_too() -> None:
+    made = needy_world("Static")
+    cores = zip(made.job.groups, (2.0, 0.1, 0.05), strict=True)
+    made.job = replace(made.job, groups=tuple(replace(group, cpu_limit=cpu) for group, cpu in cores), initial="Static")
+    assert batches_seen(made, 1) == [(44, 8, 8)]

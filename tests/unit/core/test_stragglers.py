@@ -20,7 +20,7 @@ from heterotrain_operator.core.stragglers.healthy_time import Limits, resized
 from heterotrain_operator.core.stragglers.remedies import best_remedy, outlooks
 from heterotrain_operator.core.stragglers.rule import Interval, Reading
 from heterotrain_operator.core.stragglers.verdict import Budget, Grounds, Outlooks, Remedy, Verdict
-from heterotrain_operator.core.stragglers.watch import RULES, sentence
+from heterotrain_operator.core.stragglers.watch import MOST_WEIGHED, RULES, sentence
 from unit.core.jobs import condition, reasons
 from unit.core.traces import World, hetero_world
 
@@ -268,3 +268,25 @@ def test_gain_of_a_remedy_is_that_of_batches_which_the_job_allows() -> None:
     ]
     ahead = outlooks(seats, {1: 2.0}, 60.0)
     assert ahead[1].rebalanced == pytest.approx(0.064), "64 and 32 samples, and not 58 and 38"
+
+
+def test_limit_that_was_found_not_to_bind_is_no_excuse_when_it_comes_back() -> None:
+    back = at_limits(HEALTHY, HALVED, DOUBLED._replace(elasticity=0.0), HALVED._replace(elasticity=0.0))
+    assert back.healthy_seconds == pytest.approx(0.2), "by the first change, of whose effect nothing was known"
+    assert back.unbound_limit == 1.0
+    known = back._replace(healthy_windows=30)
+    assert at_limits(known, DOUBLED._replace(elasticity=0.1)).healthy_windows == 30
+    assert at_limits(known, HALVED._replace(elasticity=0.1)).healthy_seconds == pytest.approx(0.2 * 2**0.1, rel=1e-4)
+
+
+def test_what_would_help_is_weighed_for_the_slowest_however_many_stragglers_there_are() -> None:
+    made = hetero_world("Optimal", [1.0] * 30, global_batch=960)
+    made.run(6)
+    slowed = list(made.workers)[:12]
+    for number, name in enumerate(slowed):
+        made.workers[name].scale = 2.0 + 0.1 * number
+    last = made.run(10)[-1]
+    assert set(named(last)) == set(slowed)
+    weighed = {verdict.worker for verdict in last.stragglers if verdict.outlooks is not None}
+    assert weighed == {verdict.worker for verdict in last.stragglers if verdict.weighed}
+    assert weighed == set(slowed[-MOST_WEIGHED:])
