@@ -175,3 +175,14 @@ def test_another_plan_that_holds_too_is_no_other_hold_and_its_joiner_is_not_meas
     made.tick()
     assert not holds(made)
     assert [known.batch_cost.predicted for known in made.memory.workers] == [0, 0, 1]
+
+
+def test_silent_member_that_holds_is_named_and_counts_as_hanging_after_a_while() -> None:
+    made = holding(elastic_world(least=2, startup_deadline_seconds=600.0, progress_timeout_seconds=60.0))
+    wait(made, 5, 30.0, ready=False)
+    made.workers[A].answers = False
+    decisions = wait(made, 2, 10.0, ready=False)
+    assert f"metrics cannot be read of {A}" in condition(decisions[-1]).message
+    decisions += wait(made, 8, 10.0, ready=False)
+    assert "Restarting" in {each.phase for each in decisions}
+    assert "WorkerHung" in reasons(decisions)

@@ -61,3 +61,13 @@ def test_nothing_is_promised_of_workers_that_nothing_is_known_of() -> None:
     assert ahead.proposal.batches is None
     assert [worker.best for worker in ahead.workers] == [None] * 3
     assert [worker.samples_per_second for worker in ahead.workers] == [None] * 3
+
+
+def test_edited_bounds_come_first() -> None:
+    world = hetero_world()
+    world.run(3)
+    assert world.plan is not None
+    groups = (replace(world.job.groups[0], batch_max=70), *world.job.groups[1:])
+    ahead = outlook(replace(world.job, groups=groups), world.plan, world.memory, {}, world.now)
+    assert ahead.workers[0].proposed == 70
+    assert "bounds are [1, 70]" in ahead.proposal.reason

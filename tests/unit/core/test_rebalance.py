@@ -340,3 +340,12 @@ def test_worker_without_samples_neither_holds_decisions_up_nor_moves_them() -> N
     idle.metrics = replace(idle.metrics, steps=0.0, own_seconds=0.0, own_seconds_squared=0.0)
     decision = world.tick()
     assert "the best split saves" in decision.reason
+
+
+def test_steps_under_an_older_plan_do_not_count() -> None:
+    world = hetero_world()
+    world.train(10)
+    world.tick()
+    decision = world.tick()
+    assert decision.plan is None
+    assert "plan 2 is not followed yet by job-g0-0 (training, plan 1)" in decision.reason

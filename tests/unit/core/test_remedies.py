@@ -402,3 +402,11 @@ def test_place_comes_back(how: str) -> None:
         made.tick(5)
     assert len(names(made.plan)) == (5 if how == "edited" else 4)
     assert made.memory.remedies.removed == ()
+
+
+def test_name_of_a_newcomer_that_goes_is_not_free_before_it_is_gone() -> None:
+    made = replacing()
+    made.job = replace(made.job, groups=(Group("a", 7),), stragglers=Stragglers(action="Report"))
+    decision = made.tick()
+    assert NEWCOMER in decision.delete
+    assert created([decision]) == ["job-a-7"]

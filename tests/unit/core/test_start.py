@@ -18,7 +18,7 @@ from heterotrain.contract import (
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.facts import state_of
-from heterotrain_operator.core.lifecycle.placement import LET_GO
+from heterotrain_operator.core.lifecycle.placement import LET_GO, fraction, patience_seconds
 from heterotrain_operator.core.model import Decision, Group, Job, Seen, WorkerMetrics, WorkerSeen, WorkerState
 from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import changed, condition, created, decided, ends, names, reasons
@@ -419,3 +419,36 @@ def test_job_that_is_suspended_or_over_wants_no_workers() -> None:
     assert states(world) == {"job-g0-0": "gone", "job-g1-0": "gone"}
     world.workers.clear()
     assert set(states(world).values()) <= {"gone"}
+
+
+def test_a_resumed_job_waits_again_for_pods_that_still_end() -> None:
+    world = hetero_world()
+    leaving = dict(world.workers)
+    world.job = replace(world.job, suspend=True)
+    world.tick()
+    leaving["job-g0-0"].end(143)
+    world.workers = dict(leaving)
+    world.tick(1000)
+    world.job = replace(world.job, suspend=False)
+    for seconds, phase in ((1, "Restarting"), (500, "Restarting"), (200, "Failed")):
+        world.workers = dict(leaving)
+        assert world.tick(seconds).phase == phase
+    assert world.memory.budget.restarts == 0
+
+
+def test_pod_of_an_ended_worker_that_a_side_container_keeps_running_goes_with_the_running_ones() -> None:
+    world = hetero_world(clean_pod_policy="Running")
+    for worker in world.workers.values():
+        worker.end(0, finished=True)
+    decision, _ = decided(world, changed(world.seen(), "job-g1-0", lingering=True))
+    assert (decision.phase, decision.delete) == ("Succeeded", ("job-g1-0",))
+
+
+def test_patience_differs_from_job_to_job_and_from_try_to_try_and_is_the_same_when_asked_again() -> None:
+    found = {patience_seconds(four_workers(name).job, tries) for name in ("a", "b", "c") for tries in range(5)}
+    assert len(found) == 15
+    assert all(150 <= seconds < 300 for seconds in found)
+    numbers = [fraction("seed", number) for number in range(1000)]
+    assert numbers == [fraction("seed", number) for number in range(1000)]
+    assert all(0 <= each < 1 for each in numbers)
+    assert abs(sum(numbers) / len(numbers) - 0.5) < 0.05

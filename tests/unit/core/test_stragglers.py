@@ -290,3 +290,11 @@ def test_what_would_help_is_weighed_for_the_slowest_however_many_stragglers_ther
     weighed = {verdict.worker for verdict in last.stragglers if verdict.outlooks is not None}
     assert weighed == {verdict.worker for verdict in last.stragglers if verdict.weighed}
     assert weighed == set(slowed[-MOST_WEIGHED:])
+
+
+def test_worker_whose_windows_vary_much_is_named_within_six_of_twice_the_time() -> None:
+    """Each counted for half of what it showed, and it took eight."""
+    noisy = evidence = HEALTHY._replace(spread=100)
+    for number in range(6):
+        evidence = judged(reading(0.2, evidence), *[reading(0.1, noisy)] * 7, number=20 + number)
+    assert evidence.named
