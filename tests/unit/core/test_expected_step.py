@@ -271,3 +271,10 @@ def test_trial_ends_where_nothing_speaks_against_the_split() -> None:
     assert apply_trial(memory, seats(), KEPT)[0].promises.trial_steps > 0
     memory = replace(memory, whole_steps=after(*[0.179, 0.181] * (TRIAL_WINDOWS // 2)))
     assert apply_trial(memory, seats(), KEPT)[0].promises == Promises()
+
+
+@pytest.mark.parametrize("seconds", [0.17, 0.198])
+def test_split_for_noise_that_made_steps_shorter_stays(seconds: float) -> None:
+    memory, proposal = apply_trial(on_trial(seconds), seats(), KEPT)
+    assert proposal == KEPT
+    assert memory.batching.believed == 1.0

@@ -187,3 +187,21 @@ def test_papers_control_moves_at_boundaries_of_epochs_only() -> None:
     moves = [interval for interval, each in enumerate(world.run(30)) if each.plan is not None]
     assert moves
     assert all(interval % 10 == 9 for interval in moves), "an epoch of the simulation has ten intervals"
+
+
+def again(seats: list[Seat], proposal: Proposal, **changes: object) -> list[Seat]:
+    """The same workers with what the policy remembers of them."""
+    pairs = zip(seats, proposal.memories, strict=True)
+    return [each._replace(memory=memory)._replace(**changes) for each, memory in pairs]
+
+
+def test_papers_control_waits_for_the_end_of_an_epoch() -> None:
+    seats = [averaged(0.1, 32, epoch=3), averaged(0.3, 32, epoch=3)]
+    first = propose("PapersProportional", seats, apply_at="epoch")
+    assert first.batches is None
+    seats = again(seats, first)
+    assert propose("PapersProportional", seats, apply_at="epoch").batches is None
+    seats = again(seats, first, epoch=4)
+    second = propose("PapersProportional", seats, apply_at="epoch")
+    assert second.batches == (48, 16)
+    assert propose("PapersProportional", again(seats, second), apply_at="epoch").batches is None
