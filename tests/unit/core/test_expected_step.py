@@ -79,7 +79,7 @@ def noisy_seat(variation: float, steps: float, cost: BatchCost = UNKNOWN) -> Sea
 def proposed(variations: tuple[float, ...], steps: float, believed: float = 1.0) -> Proposal:
     job = Job(name="job", groups=(GROUP,), global_batch=64 * len(variations))
     seats = [noisy_seat(variation, steps) for variation in variations]
-    return POLICIES["Optimal"].propose(job, seats, Batching(believed=believed))
+    return POLICIES["Optimal"].propose(job, seats, Batching(noise_caution_weight=believed))
 
 
 def test_optimal_gives_noisy_workers_fewer_samples_as_far_as_that_is_believed() -> None:
@@ -174,7 +174,7 @@ def on_trial(seconds: float, *, believed: float = 1.0, back_gap: float = 0.0, ba
     return Remembered(
         plan_version=3,
         promises=trial,
-        batching=Batching(believed=believed),
+        batching=Batching(noise_caution_weight=believed),
         whole_steps=after(*[0.99 * seconds, 1.01 * seconds] * 3),
     )
 
@@ -187,7 +187,7 @@ def test_split_for_noise_that_made_no_step_shorter_is_taken_back_by_half_and_sta
     memory, proposal = apply_trial(on_trial(0.215), seats(), MOVED)
     assert proposal.batches == (76, 52)
     assert "whole steps take 215 ms, and took 200 ms before the last split for the workers' noise" in proposal.reason
-    assert memory.batching.believed == 1.0
+    assert memory.batching.noise_caution_weight == 1.0
     memory = promised(replace(memory, workers=tuple(seat.memory for seat in seats())), proposal.promise, (88, 40))
     assert memory.promises.back_steps > 0
     assert memory.promises.back_gap == pytest.approx(0.215 - 0.09, abs=0.003)
@@ -227,7 +227,7 @@ def test_only_what_the_way_back_regains_convicts_a_split(
     not the split; where it does, but not all, the rest is taken back, too; and where it does regain all, it stays.
     """
     memory, proposal = apply_trial(on_trial(seconds, back_gap=0.15, back_steps=40.0), seats(), KEPT)
-    assert memory.batching.believed == pytest.approx(believed)
+    assert memory.batching.noise_caution_weight == pytest.approx(believed)
     assert proposal.batches == batches
     assert memory.promises.trial_steps == 0
 
@@ -277,4 +277,4 @@ def test_trial_ends_where_nothing_speaks_against_the_split() -> None:
 def test_split_for_noise_that_made_steps_shorter_stays(seconds: float) -> None:
     memory, proposal = apply_trial(on_trial(seconds), seats(), KEPT)
     assert proposal == KEPT
-    assert memory.batching.believed == 1.0
+    assert memory.batching.noise_caution_weight == 1.0

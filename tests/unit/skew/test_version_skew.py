@@ -293,7 +293,7 @@ FIELDS = {
     *("idle_seconds", "ending", "swaps", "joins", "leaves", "pending", "replacing", "removed", "arrivals"),
     *(
         "departures",
-        "believed",
+        "noise_caution_weight",
         "trial_seconds",
         "trial_gap",
         "whole_version",
@@ -301,7 +301,7 @@ FIELDS = {
         "whole_counted_seconds",
     ),
     *("whole_mean", "whole_variance", "whole_steps", "whole_windows", "trial_steps", "back_gap"),
-    "back_steps",
+    *("back_steps", "learned"),
 }
 
 

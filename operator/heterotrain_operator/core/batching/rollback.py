@@ -219,7 +219,7 @@ def apply_trial(memory: Remembered, seats: Sequence[Seat], proposal: Proposal) -
     """Go on with the trial of the last split for noise, if there is one, and hold the proposal back while it is not
     known what half of the way back regains; but not for long, for whole steps may tell nothing.
     """
-    batching = replace(memory.batching, believed=_recovered(memory.batching.believed))
+    batching = replace(memory.batching, noise_caution_weight=_recovered(memory.batching.noise_caution_weight))
     memory = replace(memory, batching=batching)
     promises = memory.promises
     if promises.trial_steps <= 0 or (proposal.promise is not None and proposal.promise.goes_back):
@@ -238,8 +238,8 @@ def apply_trial(memory: Remembered, seats: Sequence[Seat], proposal: Proposal) -
     return memory, replace(proposal, batches=None, promise=None, reason=reason)
 
 
-def _recovered(believed: float) -> float:
-    return 1.0 if believed >= FULL_BELIEF else 1 - (1 - believed) * 0.5 ** (1 / RECOVERY)
+def _recovered(weight: float) -> float:
+    return 1.0 if weight >= FULL_BELIEF else 1 - (1 - weight) * 0.5 ** (1 / RECOVERY)
 
 
 def _judged_by_whole_steps(
@@ -259,7 +259,9 @@ def _judged_by_whole_steps(
         return (memory, back) if back is not None else (free, proposal)
     if promises.back_gap - gap < LEAST_REGAINED * (promises.back_gap - promises.trial_gap):
         return free, proposal
-    free = replace(free, batching=replace(free.batching, believed=BELIEF_KEPT * free.batching.believed))
+    free = replace(
+        free, batching=replace(free.batching, noise_caution_weight=BELIEF_KEPT * free.batching.noise_caution_weight)
+    )
     if lost <= by_chance:
         return free, _with_less_belief(proposal)
     back = _split_way_back(seats, 0.0, (whole.mean_seconds, promises.trial_seconds))

@@ -94,7 +94,13 @@ def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
     variations, differ = noise_of([seat.memory for seat in seats])
     if differ:
         batches, seconds, saving = _least_expected(
-            job, seats, lines, bounds, variations, believed=batching.believed, even_seconds=even_seconds
+            job,
+            seats,
+            lines,
+            bounds,
+            variations,
+            caution_weight=batching.noise_caution_weight,
+            even_seconds=even_seconds,
         )
         threshold, step = max(LEAST_SAVING, EXPECTED_CAUTION * _by_chance(seats, variations)), "expected step"
     else:
@@ -154,16 +160,16 @@ def _least_expected(
     bounds: Sequence[Bounds],
     variations: Sequence[float],
     *,
-    believed: float,
+    caution_weight: float,
     even_seconds: float,
 ) -> tuple[tuple[int, ...], float, float]:
     """The split whose expected step is shortest, that step (seconds) and the share of the present one that it saves. In
-    it steady workers take longer on average than those that take much longer now and then, as far as that is `believed`
-    (0 to 1); so far what it saves by that is believed, too.
+    it steady workers take longer on average than those that take much longer now and then, as far as `caution_weight`
+    (0 to 1) says; so far what it saves by that is believed, too.
     """
     slopes = [line.seconds_per_sample for line in lines]
     rates = [1 / slope if low < high and slope > 0 else 0.0 for slope, (low, high) in zip(slopes, bounds, strict=True)]
-    caution = believed * best_caution(rates, variations)
+    caution = caution_weight * best_caution(rates, variations)
     bounds = [
         (low, _most_raised(seat, even_seconds, low, high)) for seat, (low, high) in zip(seats, bounds, strict=True)
     ]
@@ -185,9 +191,9 @@ def _least_expected(
         return batches, seconds, 1 - seconds / present
 
     batches, seconds, saving = split(caution)
-    if believed < 1:
+    if caution_weight < 1:
         without_caution = min(max(split(0.0)[2], 0.0), saving)
-        saving = without_caution + believed * (saving - without_caution)
+        saving = without_caution + caution_weight * (saving - without_caution)
     return batches, seconds, saving
 
 
