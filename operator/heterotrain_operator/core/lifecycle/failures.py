@@ -19,7 +19,6 @@ from heterotrain_operator.core.lifecycle.ends import (
     described_departure,
     described_end,
     first_few,
-    has_left,
     is_external,
     signal_name,
 )
@@ -50,16 +49,13 @@ def after_fatal(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple
 
 def of_members(facts: Facts, memory: Remembered) -> Facts:
     """The same facts without the ends of workers that are no members, where the active plan's members are there: a
-    newcomer's end is a matter of its place alone, and that of a worker which has left is nobody's; so is that of one
-    which leaves by its own word, as the job is done, once others have finished.
+    newcomer's end is a matter of its place alone, and that of a worker which has left is nobody's.
     """
     if not any(facts.members) or facts.plan is None:
         return facts
     # Where members cannot go on without one that ends, they need a newcomer from when they have gone over.
     coming = (outsiders if memory.protocol >= MEMBERS_MAY_END else entrants)(facts, memory)
     names = {worker.name for worker in facts.members if worker is not None} - coming
-    if memory.protocol >= MEMBERS_MAY_END and any(worker.name in names for worker in facts.finished):
-        names -= {worker.name for worker in facts.failed if has_left(worker)}
     return replace(
         facts,
         failed=tuple(worker for worker in facts.failed if worker.name in names),
