@@ -254,7 +254,9 @@ class Session:
     def epochs(self) -> Iterator[int]:
         """The job's epochs by number, from the one at which it starts or resumes, for scripts with a loop of their own
         over them: inside, a loop over the batches is one epoch long. Evaluations that are due at an epoch's end are
-        done when that inner loop ends. Raises RuntimeError before `prepare()`, and if an inner loop is left early.
+        done when that inner loop ends. A job that resumes after its last step goes through its last epoch once more,
+        without batches, for what the script does after them. Raises RuntimeError before `prepare()`, and if an inner
+        loop is left early.
         """
         self._prepared("epochs()")
         assert self._batches is not None

@@ -169,7 +169,8 @@ def _never_joined(facts: Facts, memory: Remembered) -> tuple[Incident, str] | No
 
 
 def _script_error_step(failures: Sequence[WorkerSeen]) -> int | None:
-    """After how many committed steps the script raised; None if it did not, or may have because of another's end."""
+    """After how many committed steps the script raised or left its loop; None if it did not, or may have because of
+    another's end."""
     if any(worker.out_of_memory or signal_name(worker.exit_code) is not None for worker in failures):
         return None
     return max((worker.step for worker in failures if worker.script_error), default=None)
@@ -182,12 +183,12 @@ def _script_failed(job: Job, memory: Remembered, step: int | None, message: str)
     if step is None:
         return None
     if not job.resumable:
-        why = f"the script raised at step {step}, and without spec.checkpoint.path a restart begins at step 0"
+        why = f"the script failed at step {step}, and without spec.checkpoint.path a restart begins at step 0"
     elif step == memory.budget.script_error_step:
-        why = f"the script raised the same at step {step} after a restart"
+        why = f"the script failed at step {step} again, after a restart"
     elif step < memory.budget.script_error_step:
         before = f"no further than before (step {memory.budget.script_error_step})"
-        why = f"the script raised at step {step} after a restart, {before}"
+        why = f"the script failed at step {step} after a restart, {before}"
     else:
         return None
     return Incident.SCRIPT_FAILED, f"{why}: {message}"
