@@ -115,8 +115,8 @@ def _ran_out_of_memory(look: Look) -> bool:
 
 def without_lost(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered]:
     """Some members have committed the last step, and the others are about to, so that nobody joins any more. If one of
-    these ended before, the rest go on without it, once those that have finished have ended, too: their exit codes prove
-    to the rest that nobody trains beside them.
+    the latter has ended, the rest go on without it, once those that are past that step have ended, too: their exit
+    codes prove to the rest that nobody trains beside them.
     """
     running = finishing.awaited(facts, memory)
     reason = f"the job's last step ({memory.finish.last_step}) is committed; waiting for {listed(running)} to end"
@@ -125,8 +125,8 @@ def without_lost(job: Job, facts: Facts, memory: Remembered, now: float) -> tupl
     there = [worker for worker in facts.members if worker is not None]
     if memory.protocol < MEMBERS_MAY_END or any(each.name in running and finishing.is_past(each) for each in there):
         return waiting
-    over = {worker.name for worker in facts.finished} | {worker.name for worker in there if has_left(worker)}
-    lost = len(there) < len(facts.members) or any(w.name not in over and facts.is_gone(w) for w in there)
+    ends = [worker for worker in there if facts.is_gone(worker)]
+    lost = len(there) < len(facts.members) or not all(finishing.is_past(each) or has_left(each) for each in ends)
     seen = facts.plan is not None and memory.plan_version <= facts.plan.version
     change = membership.change(facts, memory, (), joins=False) if lost and seen else None
     if change is None or _infeasible(job, change, _known(job, facts, memory, change)[0]):
