@@ -77,6 +77,7 @@ def test_core_follows_every_setting_that_it_knows(changed: Change) -> None:
             "backoffLimit": 1,
             "startupDeadlineSeconds": 9,
             "activeDeadlineSeconds": 99,
+            "finishDeadlineSeconds": 999,
         },
         "spec.membership": {"heartbeatTimeoutSeconds": 2, "progressTimeoutSeconds": 20},
         "spec.workerGroups[1].batchSize": {"multipleOf": 16},
@@ -86,7 +87,8 @@ def test_core_follows_every_setting_that_it_knows(changed: Change) -> None:
     assert (job.policy, job.initial, job.interval, job.apply_at) == ("Static", "Static", 7, "epoch")
     assert (job.fixed_global_batch, job.dead_band, job.smoothing, job.dry_run) == (False, 0.1, 0.3, True)
     assert (job.suspend, job.backoff_limit) == (True, 1)
-    assert (job.startup_deadline_seconds, job.active_deadline_seconds) == (9.0, 99.0)
+    deadlines = job.startup_deadline_seconds, job.active_deadline_seconds, job.finish_deadline_seconds
+    assert deadlines == (9.0, 99.0, 999.0)
     assert (job.heartbeat_timeout_seconds, job.progress_timeout_seconds) == (2.0, 20.0)
     assert [group.multiple_of for group in job.groups] == [1, 16]
     assert job.resumable and not to_core(parse_manifest(changed({}))).resumable

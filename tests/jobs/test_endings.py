@@ -11,7 +11,7 @@ import pytest
 from heterotrain import contract
 from heterotrain_operator.clusters.local.limits import detect
 from jobs.worlds import LASTING, running
-from unit.cli.commands import eventually
+from unit.cli.commands import eventually, start
 
 pytestmark = pytest.mark.processes
 
@@ -82,6 +82,26 @@ def test_worker_out_of_memory_comes_back_with_what_it_holds_and_a_full_disk_ends
         assert "spec.checkpoint.path" in said
         failed = [int(found) for found in re.findall(r"cannot write the checkpoint of step (\d+)", said)]
         assert 20 <= run.checkpoints()[-1] < min(failed), "the last good one stays"
+
+
+def test_leader_that_is_killed_while_it_saves_its_result_fails_the_job_and_a_resumed_one_saves_it(
+    tmp_path: Path,
+) -> None:
+    """Nobody starts again, though restarts are left. What each saves it saves once the loop is over."""
+    killed = once(tmp_path, "import atexit; atexit.register(os.kill, os.getpid(), signal.SIGKILL)")
+    job: dict[str, Any] = {"fault": killed, "worker": "job-g0-0", "at": 60, "runPolicy": {"backoffLimit": 3}}
+    with running(tmp_path, TWO, **job) as run:
+        code, _, said = run.ends()
+        assert code == 1
+        assert "training finished at step 60, but the script failed afterwards on job-g0-0: it was killed by" in said
+        assert "RestartingWorkers" not in said
+        assert "--resume" in said.splitlines()[-1]
+        assert 60 in run.checkpoints()
+    model = tmp_path / "results" / "job-g0-0.pt"
+    model.unlink()
+    with start(tmp_path, "run", "job.yaml", "--out", "again", "--resume", "--json") as command:
+        assert command.wait(120) == 0
+    assert model.is_file()
 
 
 def test_script_that_raises_wherever_it_gets_a_sample_fails_the_job(tmp_path: Path) -> None:

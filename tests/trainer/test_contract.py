@@ -87,6 +87,9 @@ def test_config_with_a_malformed_field_is_refused_by_its_name(change: dict[str, 
 def test_last_words_of_any_kind_are_understood() -> None:
     words = Termination(finished=True, step=12, message="done")
     assert Termination.from_text(words.to_json()) == words
+    led = Termination(finished=True, step=12, leader=False)
+    assert Termination.from_text(led.to_json()) == led
+    assert words.leader is None
     asked = Termination(finished=False, step=3, asked_to_stop=True)
     assert Termination.from_text(asked.to_json()) == asked
     evaluated = Termination(finished=True, step=9, evaluated=Evaluated(9, (("accuracy", 0.5),)))

@@ -78,6 +78,7 @@ class Session:
         self._batches: Batches | None = None
         self._batch_size = batch_size
         self._stop = StopRequest()
+        self._farewell: Farewell | None = None
         name = "alone" if worker is None else worker.name
         self._metrics = WorkerMetrics(
             "" if worker is None else worker.job,
@@ -87,7 +88,8 @@ class Session:
         )
         if worker is not None:
             show_log_of_worker()
-            Farewell(worker.termination_log, self._last_words).install()
+            self._farewell = Farewell(worker.termination_log, self._last_words)
+            self._farewell.install()
             self._stop.install()
             limit_threads(os.environ)
             serve(self._metrics, worker.metrics_port)
@@ -243,7 +245,7 @@ class Session:
         plan_file = None if worker is None else PlanFile(worker.plan_dir, self._count_rejected)
         plans = Plans(self._plan_alone(source) if worker is None else None, plan_file)
         series = Series(None if worker is None else worker.series)
-        context = Context(self._config, worker, plans, self._metrics, series, self._stop)
+        context = Context(self._config, worker, plans, self._metrics, series, self._stop, self._farewell)
         self._life = life = WorkerLife(context, subject)
         loader = Loader(source, self._config.seed, self._device, worker.uid if worker else "")
         self._batches = Batches(life, loader, Prefetch(loader, order, life.coming))
@@ -252,7 +254,9 @@ class Session:
     def epochs(self) -> Iterator[int]:
         """The job's epochs by number, from the one at which it starts or resumes, for scripts with a loop of their own
         over them: inside, a loop over the batches is one epoch long. Evaluations that are due at an epoch's end are
-        done when that inner loop ends. Raises RuntimeError before `prepare()`, and if an inner loop is left early.
+        done when that inner loop ends. A job that resumes after its last step goes through its last epoch once more,
+        without batches, for what the script does after them. Raises RuntimeError before `prepare()`, and if an inner
+        loop is left early.
         """
         self._prepared("epochs()")
         assert self._batches is not None

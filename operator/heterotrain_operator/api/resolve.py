@@ -67,6 +67,7 @@ def to_core(job: HeteroTrainingJob) -> Job:
         resumable=spec.checkpoint.path is not None,
         startup_deadline_seconds=float(spec.run_policy.startup_deadline_seconds),
         active_deadline_seconds=None if deadline is None else float(deadline),
+        finish_deadline_seconds=float(spec.run_policy.finish_deadline_seconds),
         heartbeat_timeout_seconds=float(spec.membership.heartbeat_timeout_seconds),
         progress_timeout_seconds=float(spec.membership.progress_timeout_seconds),
         clean_pod_policy=spec.run_policy.clean_pod_policy,

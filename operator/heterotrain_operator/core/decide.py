@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from heterotrain.contract import MEMBERS_MAY_END, Plan
+from heterotrain.contract import Plan
 from heterotrain_operator.core.batching.adjust import adjust, aligned
 from heterotrain_operator.core.batching.bounds import bounds_at_once
 from heterotrain_operator.core.batching.quorum import unusable
 from heterotrain_operator.core.batching.rebalance import Adjustment
 from heterotrain_operator.core.batching.words import balance
 from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, listed, resized, survey
-from heterotrain_operator.core.lifecycle import elastic, progress, removing, replacing, transitions
+from heterotrain_operator.core.lifecycle import elastic, finishing, progress, removing, replacing, transitions
 from heterotrain_operator.core.lifecycle.failures import (
     after_departures,
     after_failures,
@@ -27,7 +27,6 @@ from heterotrain_operator.core.lifecycle.following import awaited, leavers, noti
 from heterotrain_operator.core.lifecycle.holding import held
 from heterotrain_operator.core.lifecycle.membership import (
     can_change,
-    has_finished,
     has_lost_state,
     returning,
     with_protocol,
@@ -44,7 +43,7 @@ from heterotrain_operator.core.lifecycle.responses import (
 from heterotrain_operator.core.lifecycle.startup import start
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
-from heterotrain_operator.core.remembered.job import Outcome
+from heterotrain_operator.core.remembered.job import Finish, Outcome
 from heterotrain_operator.core.split.passes import with_passes
 from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.core.stragglers import watch as stragglers
@@ -63,6 +62,8 @@ def decide(job: Job, seen: Seen, memory: Remembered, now: float) -> tuple[Decisi
         memory = replace(memory, start=replace(memory.start, created_at=now))
     memory, news = progress.taken_over([worker for worker in facts.members if worker is not None], memory)
     memory = noticed(facts, with_protocol(facts, memory), now)
+    if not memory.budget.draining:
+        memory = finishing.noted(facts, memory, now)
     memory, arrived = transitions.joined(job, facts, stored, memory, now)
     memory = removing.still_removed(job, memory)
     job = removing.without_removed(job, memory)
@@ -86,13 +87,13 @@ def decide(job: Job, seen: Seen, memory: Remembered, now: float) -> tuple[Decisi
 def _decide(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered]:
     if memory.outcome.is_final:
         return over(job, facts, memory, now)
-    if not memory.budget.draining and _all_finished(job, facts, memory):
-        message = f"all {len(facts.finished)} workers finished the job's last step"
-        return ending(job, facts, memory, now, outcome="Succeeded", code="JobSucceeded", message=message)
     # What becomes of a worker that is to replace a straggler concerns nobody else before it is a member.
     permanent = after_fatal(job, replacing.hidden_from(job, facts, memory), memory, now)
     if permanent is not None:
         return permanent
+    ended = finishing.judged(job, facts, memory, now)
+    if ended is not None:
+        return ended
     if job.suspend:
         return _suspended(job, facts, memory, now)
     if memory.start.started_at is None:
@@ -109,6 +110,8 @@ def _decide(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Dec
             budget=replace(memory.budget, draining=False, restart_at=None),
             start=replace(memory.start, starting_at=now),
         )
+    if finishing.is_committed(memory):
+        return elastic.without_lost(job, facts, memory, now)
     changes = is_elastic(job)
     counting = of_members(facts, memory)
     if not changes and (counting.lost or (counting.failed and not are_replaced(job, counting))):
@@ -133,9 +136,8 @@ def _decide(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Dec
     if has_lost_state(facts):
         why = f"no member has the state that plan {facts.plan.version} carries on"
         return respond_to_lasting(job, facts, memory, now, incident=Incident.STATE_LOST, message=why)
-    finishing = facts.gone_of(members)
     change = resized(job, facts)
-    if change is not None and not finishing:
+    if change is not None:
         return respond_to_lasting(job, facts, memory, now, incident=Incident.WORKERS_RESIZED, message=change)
     planned = {member.name for member in facts.plan.members}
     useful = planned | set(leavers(facts, memory, facts.plan))  # who leaves trains until the others have gone over
@@ -175,7 +177,7 @@ def _carried_on(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple
         look = replace(look, events=(*events, *look.events))
     if decided is None:
         members = tuple(worker for worker in facts.members if worker is not None)
-        holding = None if facts.gone_of(members) else held(job, facts, memory, now)
+        holding = held(job, facts, memory, now)
         decided, memory = holding or _running(job, facts, members, memory, now, unplanned=())
     if decided.phase != "Running":
         memory, newcomers = replacing.given_up(job, memory)
@@ -226,7 +228,6 @@ def _running(
     assert facts.plan is not None
     plan = facts.plan
     version = next_version(facts, memory)
-    finishing = [worker.name for worker in facts.gone_of(members)]
     memory = aligned(memory, plan, now)
     blind = facts.metrics_problem or progress.all_silent(members, facts.states)
     if blind:
@@ -242,11 +243,6 @@ def _running(
     if response is not None:
         return response
     silent = progress.silent(job, members, memory, now)
-    if finishing:
-        rest = [worker.name for worker in members if not facts.is_gone(worker)]
-        reason = f"{listed(finishing)} finished; waiting for {listed(rest)}"
-        health = Health(*balance(plan, memory), degraded=silent)
-        return decision(job, "Running", "Finishing", reason, health=health, delete=unplanned), memory
     adjustment = adjust(job, plan, members, memory, now)
     watched, reports = stragglers.watched(
         job, plan, members, adjustment.seats, adjustment.memory, before=memory.workers
@@ -292,19 +288,6 @@ def _carried_out(
     return decision(job, "Running", code, reason, health=health, plan=after, delete=delete, events=events), memory
 
 
-def _all_finished(job: Job, facts: Facts, memory: Remembered) -> bool:
-    """Every member of the active plan ended well; where none of them is there, every worker that is wanted."""
-    members = [worker for worker in facts.members if worker is not None]
-    carries_on = facts.plan is not None and facts.plan.continues > 0  # also if the memory is lost
-    if facts.plan is not None and (carries_on or memory.protocol >= MEMBERS_MAY_END) and has_finished(facts, memory):
-        return True  # others were to join, and are too late
-    if facts.failed or facts.live or not facts.finished:
-        return False
-    if members:
-        return len(members) == len(facts.members)
-    return len(facts.finished) >= sum(group.replicas for group in job.groups)
-
-
 def _suspended(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered]:
     """No pods at all; the active deadline begins again when the job resumes. After the first look nothing new is
     remembered, because every change would be written, and every write causes another look.
@@ -316,6 +299,7 @@ def _suspended(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[
         memory,
         budget=replace(memory.budget, draining=True, restart_at=now, unexplained_at=None),
         start=replace(memory.start, started_at=None, starting_at=now, pods_created_at=None),
+        finish=Finish(),
         outcome=Outcome(reason="Suspended", message="the job was suspended"),
     )
     event = Event("Normal", "JobSuspended", reason)

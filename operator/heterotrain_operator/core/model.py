@@ -110,6 +110,7 @@ class Job:
     resumable: bool = False  # workers that start again go on from a checkpoint
     startup_deadline_seconds: float = 600.0
     active_deadline_seconds: float | None = None
+    finish_deadline_seconds: float = 3600.0  # from the last step on, for what the script does after it
     heartbeat_timeout_seconds: float = 5.0
     progress_timeout_seconds: float = 60.0
     clean_pod_policy: str = "Running"  # All | Running | None: which pods go when the job ends
@@ -179,12 +180,13 @@ class WorkerSeen:
     `metrics` is None if it could not be read this time. `cpu_limit` is its current limit in cores. `exit_code` is set
     once it ended; `finished`, `step` and `message` are its last words, and so are `script_error` (the script itself
     raised, after `step` committed steps), `fatal` (no other try may be made), `asked_to_stop` (it left in order,
-    since it or another was sent SIGTERM) and `left` (it left in order, since the job goes on without it). `disrupted`:
-    somebody else shows that its end is not its fault (preemption, eviction, a lost node), so it does not count as a
-    restart; its own words show nothing. `deleting_since`: it is being deleted, and its grace ends at that moment, in
-    Unix seconds. `node` is where it runs, if that is known; `node_lost`: that node does not answer, so nothing the
-    worker last said can be relied on. `gated`: it may not be placed yet, by somebody's decision. `lingering`: the
-    worker has ended, but its pod has not, for a container beside it goes on. `evaluated`: last words, too.
+    since it or another was sent SIGTERM), `left` (it left in order, since the job goes on without it) and `leader` (it
+    led the job as it `finished`; None if that is not known). `disrupted`: somebody else shows that its end is not its
+    fault (preemption, eviction, a lost node), so it does not count as a restart; its own words show nothing.
+    `deleting_since`: it is being deleted, and its grace ends at that moment, in Unix seconds. `node` is where it runs,
+    if that is known; `node_lost`: that node does not answer, so nothing the worker last said can be relied on. `gated`:
+    it may not be placed yet, by somebody's decision. `lingering`: the worker has ended, but its pod has not, for a
+    container beside it goes on. `evaluated`: last words, too.
     """
 
     name: str
@@ -204,6 +206,7 @@ class WorkerSeen:
     fatal: bool = False
     asked_to_stop: bool = False
     left: bool = False
+    leader: bool | None = None
     deleting_since: float | None = None
     node: str = ""
     node_lost: bool = False

@@ -18,7 +18,7 @@ from heterotrain_operator.core.prediction.learned import LEARNED, Learned
 from heterotrain_operator.core.prediction.roughness import Roughness
 from heterotrain_operator.core.prediction.whole_steps import WholeSteps
 from heterotrain_operator.core.remembered.batching import Batching, Promises
-from heterotrain_operator.core.remembered.job import Outcome, Placing, Progress, RestartBudget, Resumed, Start
+from heterotrain_operator.core.remembered.job import Finish, Outcome, Placing, Progress, RestartBudget, Resumed, Start
 from heterotrain_operator.core.remembered.members import PENDING, Following, Passages, Slot, TransitionRecord
 from heterotrain_operator.core.remembered.replacements import Remedies
 from heterotrain_operator.core.remembered_worker import (
@@ -60,6 +60,7 @@ class Remembered:
     following: Following = field(default_factory=Following)
     transitions: TransitionRecord = field(default_factory=TransitionRecord)
     progress: Progress = field(default_factory=Progress)
+    finish: Finish = field(default_factory=Finish)
     batching: Batching = field(default_factory=Batching)
     promises: Promises = field(default_factory=Promises)
     learned: Annotated[tuple[Learned, ...], LEARNED] = ()

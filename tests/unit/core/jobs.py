@@ -85,8 +85,8 @@ def ends(world: World, name: str, how: str = "kill") -> None:
         pod.end(143, disrupted=True)
     elif how == "asked":
         pod.end_asked()
-    elif how == "finish":
-        pod.end(0, finished=True)
+    elif how in ("finish", "fails after", "killed after", "preempted after"):
+        ends_after_last_step(world, name, how)
     elif how == "left":
         pod.end_in_order(step)
     elif how == "fatal":
@@ -100,6 +100,17 @@ def ends(world: World, name: str, how: str = "kill") -> None:
     else:
         assert how == "vanish"
         del world.workers[name]
+
+
+def ends_after_last_step(world: World, name: str, how: str = "finish") -> None:
+    """A worker has committed the job's last step, and its process ends. The first member that had not been lost by then
+    led."""
+    rest = (world.workers[each] for each in names(world.plan) if each in world.workers)
+    leads = next(pod for pod in rest if pod.exit_code is None or pod.finished).name == name
+    code, message = {"finish": (0, ""), "fails after": (1, "OSError: no such folder")}.get(how, (137, ""))
+    pod = world.workers[name]
+    pod.end(code, finished=True, leader=leads, message=message, disrupted=how == "preempted after")
+    pod.last_step = world.cluster.training.step + 1
 
 
 def changed(seen: Seen, *workers: str, **changes: Any) -> Seen:

@@ -187,15 +187,15 @@ def test_script_that_raises_without_a_checkpoint_path_fails_the_job_at_once() ->
     world.workers[SECOND].end_by_script(10)
     assert reasons(world.tick()) == ["ScriptFailed"]
     message = failure(world)[1]
-    assert message.startswith("the script raised at step 10, and without spec.checkpoint.path")
+    assert message.startswith("the script failed at step 10, and without spec.checkpoint.path")
     assert f"{SECOND} exited with code 1: ValueError: label 17" in message
 
 
 @pytest.mark.parametrize(
     ("step", "said"),
     [
-        (10, f"the script raised the same at step 10 after a restart: {SECOND}"),
-        (7, f"the script raised at step 7 after a restart, no further than before (step 10): {SECOND}"),
+        (10, f"the script failed at step 10 again, after a restart: {SECOND}"),
+        (7, f"the script failed at step 7 after a restart, no further than before (step 10): {SECOND}"),
         (11, ""),
     ],
 )

@@ -9,7 +9,6 @@ import pytest
 from heterotrain.contract import (
     PHASE_CHECKPOINTING,
     PHASE_EVALUATING,
-    PHASE_FINISHED,
     PHASE_PAUSED,
     PHASE_REFORMING,
     PHASE_STARTING,
@@ -143,17 +142,6 @@ def test_committed_steps_of_anybody_are_progress_and_a_silent_worker_is_named_an
     assert condition(world.decisions[-1]).status
     world.workers[SECOND].answers = True
     assert not condition(world.tick(1)).status
-
-
-def test_worker_that_does_not_exit_after_the_last_step_hangs() -> None:
-    world = trained()
-    set_phase(world, PHASE_FINISHED)
-    for name in (FIRST, SECOND):
-        ends(world, name, "finish")
-    assert world.tick(1).phase == "Running"
-    decision = world.tick(61)
-    assert decision.phase == "Restarting"
-    assert THIRD in decision.reason
 
 
 def test_plan_that_nobody_follows_is_borne_until_the_startup_deadline() -> None:

@@ -215,7 +215,7 @@ def test_job_succeeds_once_all_finished_and_is_removed_once_its_time_is_over() -
     ends(world, "job-g0-0", "finish")
     waiting = world.tick()
     assert (waiting.phase, waiting.create) == ("Running", ())
-    assert "job-g0-0 finished; waiting for job-g1-0, job-g2-0" in waiting.reason
+    assert "is committed; waiting for job-g1-0, job-g2-0 to end" in waiting.reason
     for worker in world.workers.values():
         worker.end(0, finished=True)
     done = world.tick()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ from unit.kube.worlds import NAMES, World, refusing
 
 T = TypeVar("T")
 
-LAST_WORDS = '{"finished": true, "step": 150, "message": ""}'
+LAST_WORDS = '{"finished": true, "step": 150, "message": "", "leader": %s}'
 
 
 async def in_this_thread(blocking: Callable[..., T], /, *arguments: Any) -> T:
@@ -71,12 +72,14 @@ class Steered:
         self.world.workers.wait(*NAMES)
         return self.look()
 
-    def finish(self) -> None:
-        """All workers end well."""
-        ended = {"terminated": {"exitCode": 0, "message": LAST_WORDS, "reason": "Completed"}}
-        for name in NAMES:
+    def finish(self, leaders_code: int = 0) -> None:
+        """All workers end after the last step, the leader with this exit code and the others well."""
+        for rank, name in enumerate(NAMES):
+            words, code = LAST_WORDS % json.dumps(rank == 0), 0 if rank else leaders_code
+            ended = {"terminated": {"exitCode": code, "message": words, "reason": "Error" if code else "Completed"}}
             statuses = [{"name": "trainer", "state": ended}]
-            self.world.api.change("pods", name, {"status": {"phase": "Succeeded", "containerStatuses": statuses}})
+            phase = "Failed" if code else "Succeeded"
+            self.world.api.change("pods", name, {"status": {"phase": phase, "containerStatuses": statuses}})
 
     def exported(self, series: str) -> bool:
         return any(sample.name == series for family in self.metrics.registry.collect() for sample in family.samples)
@@ -128,6 +131,22 @@ def test_job_that_is_over_and_forgotten_is_not_run_again(steer: Callable[..., St
     assert api.names("configmaps") == ["digits-plan"]
     for name in ("phase", "completionTime", "reason"):
         assert job.world.status[name] == before[name]
+
+
+def test_job_whose_leader_is_killed_while_it_saves_its_result_fails_and_creates_nobody(
+    steer: Callable[..., Steered], api: ApiServer
+) -> None:
+    job = steer(runPolicy={"cleanPodPolicy": "None"})
+    job.train()
+    uids = {api.get("pods", name)["metadata"]["uid"] for name in NAMES}
+    job.finish(leaders_code=137)
+    job.look()
+    job.look(20.0)
+    assert (job.world.status["phase"], job.world.status["reason"]) == (
+        "Failed",
+        f"training finished at step 150, but the script failed afterwards on {NAMES[0]}: it was killed by SIGKILL",
+    )
+    assert {api.get("pods", name)["metadata"]["uid"] for name in NAMES} == uids
 
 
 def test_job_that_is_over_is_left_alone_until_its_time_has_come(steer: Callable[..., Steered], api: ApiServer) -> None:

@@ -153,7 +153,7 @@ NEVER_ENDS_WELL = [
     (
         pretended(AGAIN, checkpoint={"path": "/checkpoints"}, **TRY_OFTEN),
         1,
-        ["the script raised the same at step 5 after a restart", "label 17"],
+        ["the script failed at step 5 again, after a restart", "label 17"],
     ),
 ]
 """Jobs that fail, after how many restarts, and what is said of them."""

@@ -21,7 +21,10 @@ long as the worker's place has no such device, the others speak of other workers
 class Termination:
     """A worker's last words; Kubernetes shows at most 4096 bytes of them in the pod's status.
 
-    `finished` is true only if the job's last step was committed: exit code 0 alone says nothing. `asked_to_stop`:
+    `finished` is true only if the job's last step was committed: exit code 0 alone says nothing. It is written at that
+    moment, so it also speaks of a worker that was killed afterwards. `leader`: whether that worker was the leader then,
+    and so did what one worker alone does after the loop; None if it has not finished, or its version does not say.
+    `asked_to_stop`:
     all workers left in order between two steps, because one of them, not necessarily this one, got SIGTERM.
     `out_of_memory`: an allocation failed, so the batch was too large; a worker that the kernel kills for that has
     no last words. `left`: a plan goes on without this worker, which left in order. `script_error`: the script
@@ -39,6 +42,7 @@ class Termination:
     fatal: bool = False
     evaluated: Evaluated | None = None
     left: bool = False
+    leader: bool | None = None
 
     def to_json(self) -> str:
         """At most 4096 bytes; a long message is cut."""
@@ -50,6 +54,7 @@ class Termination:
             document |= {"scriptError": True} if self.script_error else {}
             document |= {"fatal": True} if self.fatal else {}
             document |= {"left": True} if self.left else {}
+            document |= {"leader": self.leader} if self.leader is not None else {}
             document |= {"evaluated": self.evaluated.to_document()} if self.evaluated is not None else {}
             text = json.dumps(document)
             excess = len(text) - _TERMINATION_BYTES  # JSON is ASCII here, so characters are bytes
@@ -78,4 +83,5 @@ class Termination:
             fatal=document.get("fatal") is True,
             evaluated=Evaluated.from_document(document.get("evaluated")),
             left=document.get("left") is True,
+            leader=leader if isinstance(leader := document.get("leader"), bool) else None,
         )

@@ -182,7 +182,7 @@ class Farewell:
     def install(self) -> None:
         """Do so from now on."""
         sys.excepthook = self._on_exception
-        atexit.register(self._write)
+        atexit.register(self.write)
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         self._error = f"{kind.__name__}: {error}"
@@ -192,12 +192,14 @@ class Farewell:
         self._script_error = not (self._out_of_memory or isinstance(error, (*ours, KeyboardInterrupt)))
         self._previous_hook(kind, error, traceback)
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Write them as they are now; they stay if this process is killed, and are written again if it ends."""
         try:
+            words = self._describe(self._error)
             words = replace(
-                self._describe(self._error),
+                words,
                 out_of_memory=self._out_of_memory,
-                script_error=self._script_error,
+                script_error=self._script_error or words.script_error,
                 fatal=self._fatal,
             )
             self._path.write_text(words.to_json())

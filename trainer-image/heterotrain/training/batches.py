@@ -26,6 +26,7 @@ class Batches:
         self._prefetch = prefetch
         self._stack = contextlib.ExitStack()
         self._by_epoch = False
+        self._repeats_end = False
 
     def __len__(self) -> int:
         """Steps of an epoch, as loaders have it."""
@@ -33,6 +34,8 @@ class Batches:
 
     def __iter__(self) -> Iterator[Any]:
         life, step = self._life, self._life.step
+        if life.leaving.finished and self._repeats_end:
+            return
         if life.leaving.finished:
             log.warning(
                 "the loop over the batches went over all epochs already, and this one is empty; for a loop over epochs "
@@ -83,6 +86,7 @@ class Batches:
                 yield life.position.epoch
                 life.warm_up.end()
             self._start()
+            was_done = life.progress.done
             while life.begin_epoch():
                 epoch = life.position.epoch
                 yield epoch
@@ -91,6 +95,9 @@ class Batches:
                         f"the loop over the batches of epoch {epoch} was not gone through to its end; to end the job "
                         "early call session.stop()"
                     )
+            if was_done:  # the script that went before may have failed in what it does after an epoch's batches
+                self._repeats_end = True
+                yield max(life.position.epoch - life.position.begins, 0)
         except GeneratorExit:
             life.loop_left()
             raise
@@ -101,7 +108,10 @@ class Batches:
     def _start(self) -> None:
         life, progress = self._life, self._life.progress
         life.start()
-        if life.rank == 0:
+        if progress.done:
+            step = life.position.step
+            log.info("step %d was the job's last one: only what the script does after it is done again", step)
+        elif life.rank == 0:
             log.info("%s", sizes_of_steps(progress.rules, progress.global_batch_size))
 
     def _open(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from heterotrain.contract import TrainingConfig
 from heterotrain.job.plans import Plans
-from heterotrain.job.worker import StopRequest, Worker
+from heterotrain.job.worker import Farewell, StopRequest, Worker
 from heterotrain.reporting.metrics import Series, WorkerMetrics
 
 
@@ -20,6 +20,7 @@ class Context:
     metrics: WorkerMetrics
     series: Series
     stop: StopRequest
+    farewell: Farewell | None = None
 
     @property
     def name(self) -> str:

@@ -38,6 +38,10 @@ class Leaving:
         self.finished = False
         self.stopped = False
         self.left = False  # in order, while the others go on
+        self.leader = False  # whether this worker led the job as its last step was committed
+        self.left_loop = ""  # why the script left the loop over the batches before the job's end
+        self._farewell = context.farewell
+        self._plans = context.plans
         self._metrics = context.metrics
         self._stop = context.stop
         self._state = state
@@ -60,8 +64,10 @@ class Leaving:
         self._group.drain_barrier()
         self._saving.save(writes=writes)
         self._group.leave()
-        self.finished = True
+        self.finished, self.leader = True, self._plans.rank == 0
         self._stop.deferred = False
+        if self._farewell is not None:
+            self._farewell.write()  # who is killed from now on has no other chance to say so
         self._metrics.state.phase = contract.PHASE_FINISHED
 
     def leave_the_others(self, why: str) -> NoReturn:
@@ -125,6 +131,8 @@ def last_words(error: str, leaving: Leaving | None, stop: StopRequest, shown: Wo
         message = f"{why}; left after step {step}"
     elif not error and leaving is not None and leaving.left:
         message = f"the job goes on without this worker, which left after step {step}"
+    elif not error and not finished and leaving is not None and leaving.left_loop:
+        message = leaving.left_loop
     elif not error and not finished:
         total = shown.total_steps
         message = f"the script ended before the job's last step (step {step} of {total or 'unknown'})"
@@ -135,4 +143,6 @@ def last_words(error: str, leaving: Leaving | None, stop: StopRequest, shown: Wo
         asked_to_stop=stopped,
         evaluated=shown.evaluated,
         left=not error and leaving is not None and leaving.left,
+        script_error=not error and not stopped and not finished and leaving is not None and bool(leaving.left_loop),
+        leader=leaving.leader if leaving is not None and finished else None,
     )

@@ -255,10 +255,12 @@ class WorkerLife:
         )
         if self._ended:
             log.error("step %d: the script left the loop over the batches; %s", self.position.step, why)
-        self._group.leave_early(
-            f"its script left the loop over the batches after step {self.position.step} of {total or 'unknown'}, by a "
+        left = (
+            f"script left the loop over the batches after step {self.position.step} of {total or 'unknown'}, by a "
             f"break, a return or an exception; {why}"
         )
+        self.leaving.left_loop = f"the {left}"
+        self._group.leave_early(f"its {left}")
 
 
 _FEW_STEPS = 5  # of an epoch, below which a smaller one among them is worth a remark

@@ -40,6 +40,11 @@ class RunPolicy(Model):
         description="The job fails once it was active for so long; starts again when a suspended job resumes. "
         "Absent: no limit.",
     )
+    finish_deadline_seconds: PositiveSeconds = Field(
+        default=3600,
+        description="The job fails if its script has not ended on all workers so long after the last step. What it "
+        "does then (a last test, an export, an upload) is no hang, and is never done twice.",
+    )
     backoff_limit: Count = Field(
         default=3,
         description="How often a worker is replaced after ends by its own fault before the job fails, counted in each "

@@ -110,11 +110,16 @@ def print_outcome(console: Console, summary: Summary, failed: FailedWorker | Non
 def print_what_is_kept(
     console: Console, options: Options, experiment: Experiment, results: Sequence[TrialResult], report: Path | None
 ) -> None:
-    """Print where the report is, and how an interrupted run is resumed."""
+    """Print where the report is, and how a run that was interrupted, or has failed, is resumed."""
     if report is not None:
         say(console, f"Report: {report}")
-    if results[-1].stopped_by is not None and experiment.durable is not None:
-        say(console, f"Go on with: {shlex.join(options.words_to_resume())}", "yellow")
+    last = results[-1]
+    has_failed = last.history.phase == "Failed" and last.stopped_by is None
+    if experiment.durable is None or not (has_failed or last.stopped_by is not None):
+        return
+    if not has_failed or checkpoints.newest_step(experiment.durable) is not None:
+        begin = "Once that is mended, go on with" if has_failed else "Go on with"
+        say(console, f"{begin}: {shlex.join(options.words_to_resume())}", "yellow")
 
 
 def write_report(

@@ -53,12 +53,13 @@ class Pod:
         phase: PodPhase = "Running"
         finished, step, message, evaluated = False, 0, "", None
         out_of_memory = script_error = fatal = left = False
+        leader: bool | None = None
         if code is not None:
             phase = "Failed" if code else "Succeeded"
             words = self.process.last_words()
             finished, step, message = words.finished, words.step, words.message
             script_error, fatal, evaluated = words.script_error, words.fatal, words.evaluated
-            left = words.left and code == 0
+            left, leader = words.left and code == 0, words.leader
             out_of_memory = code != 0 and (self.process.out_of_memory or words.out_of_memory)
         return WorkerSeen(
             name=self.key.name,
@@ -77,6 +78,7 @@ class Pod:
             script_error=script_error,
             fatal=fatal,
             left=left,
+            leader=leader,
             metrics=metrics,
             evaluated=evaluated,
         )

@@ -135,7 +135,7 @@ class WorkerProcess:
         code = self.exit_code()
         if self.out_of_memory and code:
             limit = f" of {self._memory_bytes / MEBIBYTE:g} MiB" if self._memory_bytes else ""
-            return replace(termination, finished=False, message=f"out of memory: over its limits.memory{limit}")
+            return replace(termination, message=f"out of memory: over its limits.memory{limit}")
         if code and not termination.message:
             return replace(termination, message=self._from_outside(code))
         return termination

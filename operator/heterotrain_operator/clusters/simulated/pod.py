@@ -49,6 +49,7 @@ class SimulatedPod:
     node: str = ""
     asked_to_stop: bool = False
     left: bool = False
+    leader: bool | None = None
     last_step: int = 0
     answers: bool = True
     least_batch: int = 1
@@ -86,6 +87,7 @@ class SimulatedPod:
             fatal=self.fatal,
             asked_to_stop=self.asked_to_stop,
             left=self.left,
+            leader=self.leader,
             deleting_since=self.gone_at,
             node=self.node,
             gated=self.gated,
@@ -107,15 +109,18 @@ class SimulatedPod:
         exit_code: int,
         *,
         finished: bool = False,
+        leader: bool | None = None,
         message: str = "",
         disrupted: bool = False,
         out_of_memory: bool = False,
     ) -> None:
-        """Its process ends; `out_of_memory`: the kernel killed it, for its memory."""
+        """Its process ends, after the job's last step if it has `finished`, as the `leader` or not; `out_of_memory`:
+        the kernel killed it, for its memory.
+        """
         self.phase = "Succeeded" if exit_code == 0 else "Failed"
         self.runs_at = self.ready_at = None
         self.exit_code, self.finished, self.message, self.disrupted = exit_code, finished, message, disrupted
-        self.out_of_memory = out_of_memory
+        self.out_of_memory, self.leader = out_of_memory, leader
 
     def end_out_of_memory(self, message: str) -> None:
         """The kernel killed it, for its memory."""

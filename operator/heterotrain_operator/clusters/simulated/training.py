@@ -341,6 +341,6 @@ class Training:
     def _finish(self) -> None:
         assert self._followed is not None
         self._report()
-        for pod in self._followed.pods:
+        for rank, pod in enumerate(self._followed.pods):
             pod.last_step = self.step
-            pod.end(0, finished=True)
+            pod.end(0, finished=True, leader=rank == 0)

@@ -10,12 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from heterotrain.contract import Member, Plan
+from heterotrain.contract import MEMBERS_MAY_END, Member, Plan
 from heterotrain_operator.core.batching.bounds import bounds_at_once, bounds_in_passes, with_least_batch
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
 from heterotrain_operator.core.batching.policy import multiples_of_seats
+from heterotrain_operator.core.batching.words import balance
 from heterotrain_operator.core.facts import Facts, group_of, listed, multiples_of, resized
-from heterotrain_operator.core.lifecycle import following, membership, transitions
+from heterotrain_operator.core.lifecycle import finishing, following, membership, transitions
 from heterotrain_operator.core.lifecycle.ends import has_left
 from heterotrain_operator.core.lifecycle.holding import BELOW_MIN_REPLICAS, begins_to_hold, too_few
 from heterotrain_operator.core.lifecycle.membership import Change, Returning, evicted, returning
@@ -72,9 +73,6 @@ def planned_members(job: Job, facts: Facts, memory: Remembered, now: float, leav
         (each.name for each in following.left_behind(job, facts, memory, now)), following.NOT_FOLLOWED
     )
     behind |= dict.fromkeys((each.name for each in following.cut_off(job, facts, memory, now)), following.CUT_OFF)
-    finished = {worker.name for worker in facts.finished}
-    if memory.following.ending or any(worker is not None and worker.name in finished for worker in facts.members):
-        return _ending(job, facts, memory, now, finished)
     back = returning(job, facts, memory, now)
     ends = after_ends(job, facts, memory, now, left_behind=behind, back=back)
     if ends.decided is not None:
@@ -115,24 +113,25 @@ def _ran_out_of_memory(look: Look) -> bool:
     return any(place.known.memory_use.failed_batch and place.identity in created for place in look.memory.pending)
 
 
-def _ending(job: Job, facts: Facts, memory: Remembered, now: float, finished: set[str]) -> Look:
+def without_lost(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered]:
     """Some members have committed the last step, and the others are about to, so that nobody joins any more. If one of
-    these ended before, the rest go on without it; they do already if it left in order. The job is over whatever becomes
-    of them once the first that was left has finished (`ending`).
+    the latter has ended, the rest go on without it, once those that are past that step have ended, too: their exit
+    codes prove to the rest that nobody trains beside them.
     """
+    running = finishing.awaited(facts, memory)
+    reason = f"the job's last step ({memory.finish.last_step}) is committed; waiting for {listed(running)} to end"
+    health = Health() if facts.plan is None else Health(*balance(facts.plan, memory))
+    waiting = decision(job, "Running", "Finishing", reason, health=health), memory
     there = [worker for worker in facts.members if worker is not None]
-    over = finished | {worker.name for worker in there if has_left(worker)}
-    if len(there) == len(facts.members) and all(w.name in over or not facts.is_gone(w) for w in there):
-        return Look(memory)
-    change = membership.change(facts, memory, (), joins=False)
-    memory = replace(memory, following=replace(memory.following, ending=membership.first_has_finished(facts, memory)))
-    if change is not None and not _infeasible(job, change, _known(job, facts, memory, change)[0]):
-        decided, memory = _published(job, facts, memory, now, change)
-    elif memory.following.ending:
-        return Look(memory)
-    else:
-        decided, memory = _restarted(job, facts, memory, now, NOBODY_LEFT)
-    return Look(memory, decided)
+    if memory.protocol < MEMBERS_MAY_END or any(each.name in running and finishing.is_past(each) for each in there):
+        return waiting
+    ends = [worker for worker in there if facts.is_gone(worker)]
+    lost = len(there) < len(facts.members) or not all(finishing.is_past(each) or has_left(each) for each in ends)
+    seen = facts.plan is not None and memory.plan_version <= facts.plan.version
+    change = membership.change(facts, memory, (), joins=False) if lost and seen else None
+    if change is None or _infeasible(job, change, _known(job, facts, memory, change)[0]):
+        return waiting
+    return _published(job, facts, memory, now, change)
 
 
 def _unwanted(

@@ -19,7 +19,6 @@ from heterotrain_operator.core.lifecycle.ends import (
     described_departure,
     described_end,
     first_few,
-    has_left,
     is_external,
     signal_name,
 )
@@ -50,16 +49,13 @@ def after_fatal(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple
 
 def of_members(facts: Facts, memory: Remembered) -> Facts:
     """The same facts without the ends of workers that are no members, where the active plan's members are there: a
-    newcomer's end is a matter of its place alone, and that of a worker which has left is nobody's; so is that of one
-    which leaves by its own word, as the job is done, once others have finished.
+    newcomer's end is a matter of its place alone, and that of a worker which has left is nobody's.
     """
     if not any(facts.members) or facts.plan is None:
         return facts
     # Where members cannot go on without one that ends, they need a newcomer from when they have gone over.
     coming = (outsiders if memory.protocol >= MEMBERS_MAY_END else entrants)(facts, memory)
     names = {worker.name for worker in facts.members if worker is not None} - coming
-    if memory.protocol >= MEMBERS_MAY_END and any(worker.name in names for worker in facts.finished):
-        names -= {worker.name for worker in facts.failed if has_left(worker)}
     return replace(
         facts,
         failed=tuple(worker for worker in facts.failed if worker.name in names),
@@ -173,7 +169,8 @@ def _never_joined(facts: Facts, memory: Remembered) -> tuple[Incident, str] | No
 
 
 def _script_error_step(failures: Sequence[WorkerSeen]) -> int | None:
-    """After how many committed steps the script raised; None if it did not, or may have because of another's end."""
+    """After how many committed steps the script raised or left its loop; None if it did not, or may have because of
+    another's end."""
     if any(worker.out_of_memory or signal_name(worker.exit_code) is not None for worker in failures):
         return None
     return max((worker.step for worker in failures if worker.script_error), default=None)
@@ -186,12 +183,12 @@ def _script_failed(job: Job, memory: Remembered, step: int | None, message: str)
     if step is None:
         return None
     if not job.resumable:
-        why = f"the script raised at step {step}, and without spec.checkpoint.path a restart begins at step 0"
+        why = f"the script failed at step {step}, and without spec.checkpoint.path a restart begins at step 0"
     elif step == memory.budget.script_error_step:
-        why = f"the script raised the same at step {step} after a restart"
+        why = f"the script failed at step {step} again, after a restart"
     elif step < memory.budget.script_error_step:
         before = f"no further than before (step {memory.budget.script_error_step})"
-        why = f"the script raised at step {step} after a restart, {before}"
+        why = f"the script failed at step {step} after a restart, {before}"
     else:
         return None
     return Incident.SCRIPT_FAILED, f"{why}: {message}"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from heterotrain.contract import MEMBERS_MAY_END, PHASE_HOLDING
 from heterotrain_operator.core.batching.adjust import aligned
 from heterotrain_operator.core.facts import Facts
-from heterotrain_operator.core.lifecycle import progress
+from heterotrain_operator.core.lifecycle import finishing, progress
 from heterotrain_operator.core.lifecycle.open_slots import is_given_up
 from heterotrain_operator.core.lifecycle.publishing import adjusted, is_predicted, next_version, rebalanced_plan
 from heterotrain_operator.core.model import Decision, Event, Group, Job
@@ -82,7 +82,7 @@ def too_few(job: Job, facts: Facts, memory: Remembered, groups: Iterable[str]) -
     that of each member.
     """
     bounded = [group for group in job.groups if group.min_replicas]
-    if not bounded or memory.protocol < MEMBERS_MAY_END or memory.following.ending or facts.finished:
+    if not bounded or memory.protocol < MEMBERS_MAY_END or finishing.is_committed(memory):
         return ""
     counts = Counter(groups)
     return ", ".join(

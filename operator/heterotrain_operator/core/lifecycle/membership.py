@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from heterotrain.contract import MAX_EVICTED, MEMBERS_MAY_END
 from heterotrain_operator.core.facts import Facts, ended, worker_name
-from heterotrain_operator.core.lifecycle.ends import described_end, has_left
+from heterotrain_operator.core.lifecycle.ends import described_end
 from heterotrain_operator.core.lifecycle.following import (
     NOT_FOLLOWED,
     entrants,
@@ -27,7 +27,6 @@ from heterotrain_operator.core.lifecycle.following import (
     keys_in,
     leaving_keys,
     left_behind,
-    outsiders,
     stayers,
     was_carried_out,
 )
@@ -130,52 +129,6 @@ def has_lost_state(facts: Facts) -> bool:
         and all(worker is not None and worker.metrics is not None for worker in facts.members)
         and not any(has_trained(worker) for worker in facts.members if worker is not None)
     )
-
-
-def has_finished(facts: Facts, memory: Remembered) -> bool:
-    """Whether every member that has trained has finished; others may be there that were to join, and are too late, or
-    have ended of that, and others left. Where members go on without one that ends, one is left out that is lost once a
-    member of lower rank has finished: that one has committed the last step with all that were left, and the final
-    checkpoint is saved.
-    """
-    assert facts.plan is not None
-    names, coming = {worker.name for worker in facts.finished}, outsiders(facts, memory)
-    goes_on, any_has = memory.protocol >= MEMBERS_MAY_END, memory.following.ending
-    for member, worker in zip(facts.plan.members, facts.members, strict=True):
-        if worker is not None and worker.name in names:
-            any_has = True
-        elif worker is not None and has_left(worker):
-            continue
-        elif member.name in coming:
-            if worker is not None and not ended(worker) and has_trained(worker):
-                return False
-        elif not ((goes_on and any_has and _is_lost(facts, member.name, worker)) or _never_trained(worker)):
-            return False
-    return any_has
-
-
-def first_has_finished(facts: Facts, memory: Remembered) -> bool:
-    """Whether the first member that was left has finished: it has committed the last step with all that were left, and
-    those that have yet to finish repeat nothing that is not done.
-    """
-    if memory.following.ending:
-        return True
-    names, coming = {worker.name for worker in facts.finished}, outsiders(facts, memory)
-    there = (worker for worker in facts.members if worker is None or not (worker.name in coming or has_left(worker)))
-    first = next(there, None)
-    return first is not None and first.name in names
-
-
-def _is_lost(facts: Facts, name: str, worker: WorkerSeen | None) -> bool:
-    """Whether a member has ended or its node does not answer, and it did not say that no other try may be made."""
-    there = worker if worker is not None else facts.departed.get(name)
-    fatal = there is not None and ended(there) and there.fatal
-    return not fatal and (worker is None or ended(worker) or worker.node_lost)
-
-
-def _never_trained(worker: WorkerSeen | None) -> bool:
-    """Whether a member lives and is read to have followed no plan."""
-    return worker is not None and not ended(worker) and worker.metrics is not None and not has_trained(worker)
 
 
 def newcomers(facts: Facts, memory: Remembered) -> list[WorkerSeen]:

@@ -18,7 +18,7 @@ from heterotrain_operator.core.prediction.jumps import expected_at
 from heterotrain_operator.core.prediction.step_time import JUMPED
 from heterotrain_operator.core.prediction.throughput_cap import raised
 from heterotrain_operator.core.remembered.batching import Promises
-from heterotrain_operator.core.remembered.job import Outcome, Placing, Progress
+from heterotrain_operator.core.remembered.job import Finish, Outcome, Placing, Progress
 from heterotrain_operator.core.remembered.members import Following
 from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.state import Remembered, members_memory
@@ -182,6 +182,7 @@ def started_plan(
         start=replace(memory.start, start_seconds=max(started, 0.0), starting_at=None, pods_created_at=None),
         placing=Placing(),
         progress=Progress(progress_at=now, advanced_at=now, slow_step_seconds=memory.progress.slow_step_seconds),
+        finish=Finish(),
         outcome=Outcome(),
         protocol=protocol,
         following=Following(changing=True, changed_at=now if protocol >= MEMBERS_MAY_END else None),

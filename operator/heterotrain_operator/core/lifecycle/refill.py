@@ -264,7 +264,7 @@ def after_ends(
     late = overdue(job, facts, memory, now)
     for end in (*ends, *newcomers_that_ended(facts, memory, late)):
         if end.raised_at is not None and end.raised_at <= memory.budget.script_error_step:
-            why = f"the script raised at step {end.raised_at} again, in another worker: {end.described}"
+            why = f"the script failed at step {end.raised_at} again, in another worker: {end.described}"
             return _answered(job, facts, memory, now, incident=Incident.SCRIPT_FAILED, message=why)
         rule = rule_of(job, end.incident)
         if rule.response is not Response.REFILL:

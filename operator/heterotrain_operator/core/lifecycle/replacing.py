@@ -158,7 +158,7 @@ def ended_all(job: Job, facts: Facts, decided: Decision, memory: Remembered, now
     for entry in memory.remedies.replacing:
         name = newcomer_name(job, entry)
         if name in members and is_carried_out(facts):
-            events.append(_replaced(entry, name, facts))
+            events.append(_replaced(entry, name, facts, memory))
         elif name not in members:
             why = "the job is over" if over else "the members can no longer change while they train"
             events.append(_stays(entry, why))
@@ -167,9 +167,9 @@ def ended_all(job: Job, facts: Facts, decided: Decision, memory: Remembered, now
     return replace(decided, delete=tuple(delete), events=(*decided.events, *events)), memory
 
 
-def _replaced(entry: Replacement, name: str, facts: Facts) -> Event:
+def _replaced(entry: Replacement, name: str, facts: Facts, memory: Remembered) -> Event:
     gain = f"; by its warm-up {name} takes {entry.factor:.2g} of that" if entry.factor > 0 else ""
-    text = f"{name} trains in place of {entry.replaces} since step {step_of(facts)}: {entry.why}{gain}"
+    text = f"{name} trains in place of {entry.replaces} since step {step_of(facts, memory)}: {entry.why}{gain}"
     return Event("Normal", "WorkerReplaced", text)
 
 
@@ -283,7 +283,7 @@ class _Look:
             self.kept.append(entry)
             return
         self.memory = _noted_at(self.memory, self.now)
-        self.events.append(_replaced(entry, name, self.facts))
+        self.events.append(_replaced(entry, name, self.facts, self.memory))
 
     def _reason_to_stop(self, entry: Replacement, straggler: WorkerSeen) -> str:
         """Why a replacement is of no more use, in words; empty if it is."""

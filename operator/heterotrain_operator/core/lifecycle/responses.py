@@ -16,7 +16,7 @@ from enum import StrEnum
 from heterotrain_operator.core.facts import Facts, listed
 from heterotrain_operator.core.model import Decision, Event, Job, JobPhase
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, decision, ending
-from heterotrain_operator.core.remembered.job import Outcome
+from heterotrain_operator.core.remembered.job import Finish, Outcome
 from heterotrain_operator.core.state import Remembered
 
 WITNESS_SECONDS = 10.0
@@ -284,6 +284,7 @@ def restart_all(
             restart_at=now + delay,
         ),
         start=replace(memory.start, starting_at=now + delay, pods_created_at=None),
+        finish=Finish(),
         outcome=Outcome(reason=code, message=message),
     )
     restarting = Event("Normal", "RestartingWorkers", reason)

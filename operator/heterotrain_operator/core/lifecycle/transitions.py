@@ -29,10 +29,12 @@ from heterotrain_operator.core.remembered_worker import key_of
 from heterotrain_operator.core.state import Remembered
 
 
-def step_of(facts: Facts) -> int:
-    """The steps that are committed, as far as is known."""
-    read = (worker.metrics.step for worker in facts.workers if worker.metrics is not None)
-    return max((step for step in read if step >= 0), default=0)
+def step_of(facts: Facts, memory: Remembered) -> int:
+    """The steps that are committed, as far as is known: by workers that are read, the last words of others, and what
+    was seen before, since workers that end together can all not be read any more.
+    """
+    read = [worker.metrics.step for worker in facts.workers if worker.metrics is not None]
+    return max([0, *read, *(worker.step for worker in facts.workers), memory.progress.progress_step])
 
 
 def joined(
@@ -47,7 +49,7 @@ def joined(
     if not names:
         return memory, ()
     reasons = _places(job, memory)
-    step = step_of(facts)
+    step = step_of(facts, memory)
     new = [Passage(name, step, now, *reasons.get(name, ("more workers are wanted", ""))) for name in names]
     took = {each.other: each.name for each in new if each.other}
     departures = tuple(
@@ -62,10 +64,11 @@ def left(
     job: Job, facts: Facts, memory: Remembered, now: float, change: Change
 ) -> tuple[Remembered, tuple[Event, ...]]:
     """Who is no member any more by a change; `memory` is the one before it. Newcomers that never trained with the
-    others have not left them.
+    others have not left them, nor have those that have finished the job.
     """
-    coming, step = outsiders(facts, memory), step_of(facts)
-    names = [name for name in change.left if name not in coming]
+    coming, step = outsiders(facts, memory), step_of(facts, memory)
+    finished = {worker.name for worker in facts.finished}
+    names = [name for name in change.left if name not in coming | finished]
     new = [Passage(name, step, now, *_why_left(job, facts, memory, change, name)) for name in names]
     departures = tuple(each for each in memory.passages.departures if each.name not in change.returned)
     passages = replace(memory.passages, departures=with_newest(departures, new))

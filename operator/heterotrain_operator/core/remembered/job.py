@@ -91,6 +91,17 @@ class RestartBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class Finish:
+    """Since `finished_at` it is known that the job's last step, `last_step`, is committed. `ending`: whoever led has
+    ended well, so that the job's end waits for the others alone.
+    """
+
+    finished_at: float | None = None
+    last_step: int = 0
+    ending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """`outcome`, once set, is final, and the job ended at `ended_at`; `reason` and `message` say why, or why its
     workers start again, or have not started yet.

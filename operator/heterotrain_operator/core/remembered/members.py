@@ -22,8 +22,7 @@ class Following:
     have not trained; `changed_at` is since when that is due, or was seen. `entering` are the keys of members that were
     to join, and have not said yet that they train, one after the other. `leaving` are the keys of workers that an
     earlier plan named and that still live, one after the other. Since `unfit_at` members that are not wanted any more
-    stay, for the others cannot do without them. `ending`: the first member that was left has finished, so that the job
-    is over once the others have ended.
+    stay, for the others cannot do without them.
     """
 
     changing: bool = False
@@ -32,7 +31,6 @@ class Following:
     leaving: str = ""
     changed_at: Annotated[float | None, MEASURED] = None
     unfit_at: float | None = None
-    ending: bool = False
 
 
 @dataclass(frozen=True, slots=True)

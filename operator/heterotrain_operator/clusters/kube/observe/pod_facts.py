@@ -53,11 +53,11 @@ class PodFacts:
     """One worker's pod as it is now.
 
     `owner_uid` is the UID of the job that controls it: a pod of an earlier job of the same name is another's. `phase`,
-    `exit_code`, `finished`, `step`, `message`, `script_error`, `fatal`, `asked_to_stop` and `left` speak of the
-    container that trains; other containers do not count, but for `lingering`: the trainer has ended, and others go on.
-    `cpu_limit` is the current one, in cores, which a resize in place changes. `deleting_since` is when the grace of its
-    deletion ends, or its usual one, if it was deleted with a shorter one; moments are Unix seconds. `gone`: the pod is
-    not there any more, and so it was seen last.
+    `exit_code`, `finished`, `step`, `message`, `script_error`, `fatal`, `asked_to_stop`, `left` and `leader` speak of
+    the container that trains; other containers do not count, but for `lingering`: the trainer has ended, and others go
+    on. `cpu_limit` is the current one, in cores, which a resize in place changes. `deleting_since` is when the grace of
+    its deletion ends, or its usual one, if it was deleted with a shorter one; moments are Unix seconds. `gone`: the pod
+    is not there any more, and so it was seen last.
     """
 
     name: str
@@ -83,6 +83,7 @@ class PodFacts:
     fatal: bool = False
     asked_to_stop: bool = False
     left: bool = False
+    leader: bool | None = None
     deleting_since: float | None = None
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     ready_to_scrape: bool = False
@@ -148,6 +149,7 @@ def pod_facts(body: Document, *, gone: bool = False) -> PodFacts:
         fatal=ending.fatal,
         asked_to_stop=ending.asked_to_stop,
         left=ending.left,
+        leader=ending.leader,
         deleting_since=None if deleted is None else unix_seconds(deleted) + shortened_by,
         grace_seconds=DEFAULT_GRACE_SECONDS if grace is None else float(grace),
         ready_to_scrape=bool(ip) and status.get("phase") == "Running" and "running" in (trainer.get("state") or {}),
@@ -225,6 +227,7 @@ def worker_seen(facts: PodFacts, metrics: WorkerMetrics | None, node_lost: bool)
         fatal=facts.fatal,
         asked_to_stop=facts.asked_to_stop,
         left=facts.left,
+        leader=facts.leader,
         deleting_since=facts.deleting_since,
         node=facts.node,
         node_lost=node_lost,

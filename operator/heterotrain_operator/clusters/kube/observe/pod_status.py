@@ -125,7 +125,7 @@ class Ending:
     """How the container that trains ended; `over` is false as long as it has not.
 
     `exit_code` is None if it never ran, or nobody knows. `finished`, `step`, `message`, `asked_to_stop`, `left`,
-    `script_error` and `fatal` are its last words.
+    `script_error`, `fatal` and `leader` are its last words.
     """
 
     over: bool = False
@@ -139,6 +139,7 @@ class Ending:
     script_error: bool = False
     evaluated: Evaluated | None = None
     fatal: bool = False
+    leader: bool | None = None
 
 
 def pod_ending(status: Document, container: Document, trainer: Document) -> Ending:
@@ -165,6 +166,7 @@ def pod_ending(status: Document, container: Document, trainer: Document) -> Endi
         script_error=words.script_error,
         evaluated=words.evaluated,
         fatal=words.fatal,
+        leader=words.leader,
     )
 
 
