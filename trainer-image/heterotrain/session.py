@@ -223,7 +223,7 @@ class Session:
         check_loss(loss, counted=counted, backward_passes=backward_passes)
         if remark := remark_on_lacking(modules, lacking):
             log.warning("%s", remark)
-        order = Order(source.length, self._config.seed, source.sampler)
+        order = Order(source.length, self._config.seed, source.sampler, in_batches=source.in_batches)
         whole = (modules[0] if modules[0] is model else nn.ModuleList(modules)).to(self._device)
         arithmetic = Arithmetic(self._config.precision, self._device)
         wrapped = [ElasticModel(each, arithmetic, self._looked_at) for each in modules]

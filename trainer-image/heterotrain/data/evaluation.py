@@ -20,7 +20,7 @@ from torch import nn
 
 from heterotrain.contract import TRAINING_LOSS, EvaluationRecord, Member, TrainingConfig
 from heterotrain.data.loading import Loader, Samples, Source
-from heterotrain.data.sampler import Position, micro_batches, rank_slice
+from heterotrain.data.sampler import Position, micro_batches_one_by_one, rank_slice
 from heterotrain.peers import parse_sums
 
 log = logging.getLogger(__name__)
@@ -176,12 +176,13 @@ class Evaluation:
     def _measured(self, plan: _Plan, module: nn.Module, handle: Any, members: Sequence[Member], rank: int) -> Sums:
         start, stop = rank_slice([member.batch_size for member in members], rank, plan.length)
         most = members[rank].micro_batch_size or members[rank].batch_size
-        batches = [list(range(*part)) for part in micro_batches(start, stop, most)] if start < stop else []
-        plan.loader.ask([Samples(((0, indices),)) for indices in batches])
         sums = Sums()
+        if start == stop:
+            return sums
+        plan.loader.ask(Samples(((0, list(range(*part))),)) for part in micro_batches_one_by_one(start, stop, most))
         with _evaluating(module, plan.loader.device):
-            for indices, batch in zip(batches, plan.loader, strict=True):
-                sums.add(plan.measure(handle, batch), len(indices))
+            for part, batch in zip(micro_batches_one_by_one(start, stop, most), plan.loader, strict=True):
+                sums.add(plan.measure(handle, batch), part[1] - part[0])
         return sums
 
     def _judge(self) -> None:
