@@ -189,6 +189,7 @@ class Session:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         backward_passes: int = 1,
         find_unused_parameters: bool = False,
+        compare_samples: bool = True,
     ) -> tuple[Any, ElasticOptimizer, Batches]:
         """Take over optimizer step and data order; use what is returned in place of what was given.
 
@@ -207,6 +208,9 @@ class Session:
         `backward_passes` is how often the loop calls `backward()` for each batch that it gets; their gradients add up.
         Parameters that a loss does not reach get gradients of zero; `find_unused_parameters` is needed if these are
         others each time. The batches end with the job: epochs and resuming from a checkpoint happen inside.
+
+        With `compare_samples` a few samples, which must be the same on all workers, are read before the first step, of
+        what is evaluated too; set it to False where reading one takes long.
 
         Raises TypeError or ValueError, with a way round, for what cannot be trained on several workers: an
         IterableDataset, an empty data set, a DistributedSampler, several optimizers or one that needs several losses a
@@ -246,7 +250,13 @@ class Session:
         context = Context(self._config, worker, plans, self._metrics, series, self._stop)
         self._life = life = WorkerLife(context, subject)
         loader = Loader(source, self._config.seed, self._device, worker.uid if worker else "")
-        self._batches = Batches(life, loader, Prefetch(loader, order, life.coming))
+        self._batches = Batches(
+            life,
+            loader,
+            Prefetch(loader, order, life.coming),
+            given=source.as_loader(),
+            compares=compare_samples and worker is not None,
+        )
         return handle, ElasticOptimizer(optimizer, life.commit), self._batches
 
     def epochs(self) -> Iterator[int]:

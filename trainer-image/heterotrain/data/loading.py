@@ -24,11 +24,13 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     Subset,
+    default_collate,
     get_worker_info,
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from heterotrain.data.augmentation import Draw, begin_drawing, end_drawing, seed_of
+from heterotrain.data import likeness
+from heterotrain.data.augmentation import Draw, begin_drawing, end_drawing, seed_of, seeded_everywhere
 from heterotrain.data.order import Order
 from heterotrain.data.sampler import Share
 
@@ -37,6 +39,12 @@ class Samples(NamedTuple):
     """Samples that make one batch: pairs of an epoch, to which their augmentation belongs, and indices in its order."""
 
     parts: Sequence[tuple[int, list[int]]]
+
+
+class Described(NamedTuple):
+    """Asks for descriptions of samples instead of a batch; see `likeness.py`."""
+
+    indices: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,10 @@ class Source:
     def length(self) -> int:
         """Number of samples."""
         return len(self.dataset)  # type: ignore[arg-type]  # Dataset declares no __len__; source_of has checked
+
+    def as_loader(self) -> DataLoader[Any]:
+        """The user's loader, or what a script would have made of its data set."""
+        return self.loader or DataLoader(self.dataset, shuffle=True, collate_fn=self.collate_fn)
 
     @classmethod
     def of(
@@ -165,7 +177,7 @@ class Loader:
         self._seed = seed
         self._uid = uid
         self.device = device
-        self._wanted: Iterable[Samples] = ()
+        self._wanted: Iterable[Samples | Described] = ()
         self._loader: DataLoader[Any] | None = None
         self._loaded: Iterator[Any] = iter(())
 
@@ -174,7 +186,7 @@ class Loader:
         self._loader = DataLoader(
             _Drawn(source.dataset, self._seed),
             batch_sampler=_Wanted(self),
-            collate_fn=source.collate_fn,
+            collate_fn=_Collated(source.collate_fn),
             num_workers=source.num_workers,
             prefetch_factor=source.prefetch_factor,
             persistent_workers=source.num_workers > 0,
@@ -193,7 +205,7 @@ class Loader:
         # torch ends the processes with the last reference; left to the interpreter's end they would be killed
         self._loader, self._loaded = None, iter(())
 
-    def ask(self, wanted: Iterable[Samples]) -> None:
+    def ask(self, wanted: Iterable[Samples | Described]) -> None:
         """Ask for the batches to come; what was asked for before is thrown away.
 
         `wanted` is looked at further ahead than batches are taken, by as much as the loader prefetches.
@@ -209,8 +221,13 @@ class Loader:
         """The next batch that was asked for, on the device. Raises what the data set raised while it loaded that."""
         return _to_device(next(self._loaded), self.device)
 
+    def describe(self, indices: Sequence[int]) -> dict[int, str]:
+        """Samples of the data set by index, as other workers are told of them."""
+        self.ask([Described(indices)])
+        return dict(zip(indices, next(self._loaded), strict=True))
+
     @property
-    def wanted(self) -> Iterable[Samples]:
+    def wanted(self) -> Iterable[Samples | Described]:
         """What was asked for last."""
         return self._wanted
 
@@ -298,7 +315,16 @@ class _Drawn(Dataset[Any]):
         self._seed = seed
         self._at_once = _loads_at_once(dataset)
 
-    def __getitems__(self, samples: Samples) -> list[Any]:
+    def __getitems__(self, wanted: Samples | Described) -> list[Any]:
+        if isinstance(wanted, Described):
+            return _Descriptions(likeness.described(self._read_alone, wanted.indices))
+        return self._loaded(wanted)
+
+    def _read_alone(self, index: int) -> Any:
+        with seeded_everywhere(seed_of(self._seed, f"sample {index}")):
+            return self._loaded(Samples([(0, [index])]))
+
+    def _loaded(self, samples: Samples) -> list[Any]:
         items: list[Any] = []
         for epoch, indices in samples.parts:
             draw = Draw(self._seed, epoch)
@@ -313,6 +339,20 @@ class _Drawn(Dataset[Any]):
             finally:
                 end_drawing(token)
         return items
+
+
+class _Descriptions(list[str]):
+    """No samples, so that they are not made a batch."""
+
+
+class _Collated:
+    """The script's collate_fn, for what is to be a batch; a class, so that it can be sent to loading processes."""
+
+    def __init__(self, collate_fn: Callable[[list[Any]], Any] | None) -> None:
+        self._collate_fn = default_collate if collate_fn is None else collate_fn
+
+    def __call__(self, items: list[Any]) -> Any:
+        return items if isinstance(items, _Descriptions) else self._collate_fn(items)
 
 
 def _loads_at_once(dataset: Any) -> bool:
