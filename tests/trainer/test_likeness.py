@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,12 @@ import torch
 from torch.utils.data import Dataset
 
 import heterotrain
+from heterotrain import worker_metrics as table
 from heterotrain.contract import TrainingConfig
 from heterotrain.data.likeness import NOT_COMPARED, chosen, described, differ
 from heterotrain.data.loading import Loader, Source
 from trainer.gang import Gang
+from trainer.story import assert_preempted, send
 
 CPU = torch.device("cpu")
 IMAGE, OTHER = torch.rand(3, 4, generator=torch.Generator().manual_seed(1)), torch.ones(3, 4)
@@ -118,14 +121,18 @@ def test_augmentation_draws_the_same_on_all_workers_and_data_with_numbers_of_the
 @pytest.mark.processes
 def test_a_worker_with_other_data_is_refused_by_name_and_sample_at_the_start_and_as_a_joiner(tmp_path: Path) -> None:
     command = ["tests/trainer/scripts/loaders.py", "--workers", "1", "--out", str(tmp_path)]
-    config = TrainingConfig(epochs=4, seed=7)
+    config = TrainingConfig(epochs=1000, seed=7)
     with Gang(tmp_path / "one", command, (32, 32), config) as gang:
         gang.await_step(3)
         gang.start(0, command=[*command, "--darker", "train"])
         gang.change({0: 24, 1: 24, 2: 16}, continues=1)
         assert gang.wait_for(2) == 1
         assert "w-2 has another sample" in gang.ending(2).message
-        gang.succeed(0, 1)
+        step = gang.metric(0, table.STEP.name)
+        assert step is not None
+        gang.await_step(int(step) + 5)
+        send(gang, signal.SIGTERM, 0, 1)
+        assert_preempted(gang, 0, 1)
     command += ["--darker", "test"]
     with Gang(tmp_path / "two", command, (32, 32), config, environment={"DARKER": "w-1"}) as gang:
         assert gang.wait_for(0) == gang.wait_for(1) == 1
