@@ -341,7 +341,7 @@ class Session:
         if source.sampler is not None:
             raise ValueError(
                 f"session.evaluate(): the DataLoader has a sampler of its own ({type(source.sampler).__name__}), but "
-                "all samples are measured, each once; leave the sampler out"
+                "all samples are measured, each once; leave the sampler out, or give a Subset of the data set"
             )
         life.evaluation.declare(source, measure, every_steps, self._device)
 

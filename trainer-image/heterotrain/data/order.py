@@ -109,7 +109,7 @@ class Order:
 
     def checksum(self, epoch: int) -> int:
         """A checksum of an epoch's order, to be compared with the other workers'; 0 for the session's own order."""
-        return 0 if self._sampler is None else zlib.crc32(self.of(epoch).numpy())
+        return 0 if self._sampler is None else zlib.crc32(self.of(epoch).numpy().data)
 
     @property
     def _name(self) -> str:
