@@ -1,27 +1,36 @@
 """What a step gets is what it asked for, and how a sample looks depends on nothing but the sample."""
 
 import random
-from collections.abc import Iterator
-from itertools import pairwise
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import cycle, pairwise
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
     RandomSampler,
+    SequentialSampler,
+    Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
+    get_worker_info,
 )
 from torch.utils.data.distributed import DistributedSampler
 
 import heterotrain
 from heterotrain.data.augmentation import Draw, drawing
+from heterotrain.data.bijection import keyed_order
 from heterotrain.data.loading import Loader, Prefetch, Samples, Source
-from heterotrain.data.order import Order
+from heterotrain.data.order import KEYED, LARGE, PERMUTATION, Order
 from heterotrain.data.sampler import Position, Rules, Share, coming_shares, epoch_order
 
 CPU = torch.device("cpu")
@@ -136,6 +145,98 @@ def test_settings_of_a_loader_are_taken_over_but_for_batch_size_and_order() -> N
     assert Source.of(DataLoader(Indices(), batch_sampler=batches)).batch_size == 5
 
 
+class Opened(Indices):
+    """A data set of which a loading process opens a file."""
+
+    def __init__(self) -> None:
+        self.handle, self.path = "", "a path"
+
+    def __getitem__(self, index: int) -> str:
+        mine = get_worker_info()
+        assert mine is not None and (mine.dataset is self or isinstance(mine.dataset, (Subset, ConcatDataset)))
+        return f"{index} {self.handle} {hasattr(self, 'path')}"
+
+
+def open_file(kind: type[Dataset], _process: int) -> None:
+    info = get_worker_info()
+    assert info is not None and type(info.dataset) is kind
+    whole = info.dataset.datasets[0] if isinstance(info.dataset, ConcatDataset) else info.dataset
+    opened = whole.dataset if isinstance(whole, Subset) else whole
+    assert isinstance(opened, Opened)
+    opened.handle = "open"
+    del opened.path
+
+
+@pytest.mark.parametrize(
+    ("method", "wrap"),
+    [
+        ("spawn", lambda data: data),
+        ("fork", lambda data: Subset(data, [7, 8])),
+        ("fork", lambda data: ConcatDataset([data])),
+    ],
+)
+def test_a_loading_process_has_the_very_data_set_of_the_script(method: str, wrap: Callable[[Opened], Dataset]) -> None:
+    dataset = wrap(Opened())
+    init = partial(open_file, type(dataset))
+    loader = DataLoader(dataset, num_workers=1, worker_init_fn=init, multiprocessing_context=method, collate_fn=list)
+    with Loader(Source.of(loader), SEED, CPU) as loading:
+        loading.ask([Samples(((0, [0]), (1, [1])))])
+        assert [each.split()[1:] for each in next(loading)] == [["open", "False"]] * 2
+
+
+class Plus(Subset[int]):
+    """A part of a data set, changed on its way."""
+
+    def __getitem__(self, index: int) -> int:  # type: ignore[override]
+        return 1000 + int(self.dataset[self.indices[index]])
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+
+def test_a_subset_that_loads_in_its_own_way_is_asked_itself() -> None:
+    assert batches_of(Plus(Indices(), [7, 8]), Samples(((0, [0]), (1, [1])))) == [[1007, 1008]]
+
+
+class Scaled(DataLoader[int]):
+    def __iter__(self) -> Iterator[int]:  # type: ignore[override]
+        return (2 * each for each in super().__iter__())
+
+
+class Prefetching(DataLoader[int]):
+    def _get_iterator(self) -> Iterator[int]:  # type: ignore[override]
+        return iter([1])
+
+
+class Named(DataLoader[int]):
+    """A loader with settings of its own; how it iterates is torch's."""
+
+    def __init__(self) -> None:
+        super().__init__(Indices(), batch_size=5)
+        self.collate_fn = sum
+
+    def __len__(self) -> int:
+        return 3
+
+
+class Wrapping:
+    """What gives batches and is no DataLoader."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+@pytest.mark.parametrize("loader", [Scaled(Indices()), Prefetching(Indices()), Wrapping()])
+def test_a_loader_that_iterates_in_its_own_way_is_refused_and_one_with_other_settings_taken(loader: object) -> None:
+    with pytest.raises(TypeError, match=rf"{type(loader).__name__} is .*plain DataLoader"):
+        Source.of(loader)  # type: ignore[arg-type]
+    source = Source.of(Named())
+    assert (source.length, source.batch_size, source.collate_fn) == (LENGTH, 5, sum)
+
+
 def test_loading_processes_of_workers_draw_differently_and_again_the_same_after_the_same_seed() -> None:
     def first(uid: str, seed: int = 3) -> float:
         torch.manual_seed(seed)
@@ -183,20 +284,24 @@ class Buckets:
         (DataLoader(Indices(), sampler=SubsetRandomSampler(range(10))), 10),
         (DataLoader(Indices(), batch_sampler=Buckets()), LENGTH),
         (DataLoader(Indices(), batch_sampler=[[1, 2], [0]]), 3),
+        (DataLoader(Indices(), batch_sampler=[torch.tensor([1, 2]), (0,)]), 3),
+        (DataLoader(Indices(), sampler=SequentialSampler(range(10))), 10),
+        (DataLoader(Indices(), sampler=RandomSampler(range(10))), 10),
     ],
 )
 def test_a_sampler_is_asked_for_the_whole_order_under_the_numbers_of_seed_and_epoch(
     loader: DataLoader[int], length: int
 ) -> None:
     source = Source.of(loader)
-    one, other = (Order(source.length, SEED, source.sampler) for _ in range(2))
+    one, other = (Order(source.length, SEED, source.sampler, in_batches=source.in_batches) for _ in range(2))
     random.seed(5)
     assert one.of(3).tolist() == other.of(3).tolist()
     assert one.length == len(one.of(7)) == length
     assert one.checksum(2) == other.checksum(2) > 0
-    if not isinstance(source.sampler, list):
+    if not isinstance(source.sampler, (list, SequentialSampler)):
         assert one.of(3).tolist() != one.of(4).tolist()
-        assert one.of(3).tolist() != Order(source.length, SEED + 1, source.sampler).of(3).tolist()
+        reseeded = Order(source.length, SEED + 1, source.sampler, in_batches=source.in_batches)
+        assert one.of(3).tolist() != reseeded.of(3).tolist()
     if isinstance(source.sampler, Buckets):
         assert all(
             abs(a - b) == 1 for part in one.of(3).split(6)[:5] for a, b in pairwise(part.tolist()) if a // 6 == b // 6
@@ -213,18 +318,103 @@ class Moody:
         return iter(self.numbers.sample(range(LENGTH), 10))
 
 
+class Sized:
+    """A sampler of any entries, that says that it has so many."""
+
+    def __init__(self, entries: Callable[[], Iterator[object]], length: int) -> None:
+        self.entries = entries
+        self.length = length
+
+    def __iter__(self) -> Iterator[object]:
+        return self.entries()
+
+    def __len__(self) -> int:
+        return self.length
+
+
+class Unsized:
+    def __iter__(self) -> Iterator[int]:
+        return cycle(range(LENGTH))
+
+
 @pytest.mark.parametrize(
-    ("sampler", "message"),
+    ("sampler", "in_batches", "message"),
     [
-        (Moody(), "Moody: its order is another each time"),
-        ([[LENGTH]], "beyond the data set's 100 samples"),
-        ([], "yields no samples"),
-        (["a"], "does not yield indices"),
+        (Moody(), False, "Moody: its order is another each time"),
+        ([[LENGTH]], True, "beyond the data set's 100 samples"),
+        ([], False, "yields no samples"),
+        (["a"], False, "does not yield indices"),
+        ([(1, 2)], False, "does not yield indices"),
+        ([torch.tensor([1.5])], True, "does not yield indices"),
+        (Sized(lambda: cycle([5]), 130), False, r"Sized: .* says 130 by its __len__\(\), and has more than 130"),
+        (Sized(lambda: cycle([[5] * 8]), 4), True, r"Sized: .* says 4 by its __len__\(\), and has more than 104"),
+        (Unsized(), False, r"Unsized: seems never to end: it has no __len__\(\)"),
+        (BatchSampler(Unsized(), 8, False), True, "BatchSampler: seems never to end"),
+        (Sized(lambda: cycle([5]), sys.maxsize), False, "Sized: seems never to end"),
     ],
 )
-def test_an_order_that_workers_would_not_agree_on_is_refused(sampler: object, message: str) -> None:
+def test_an_order_that_workers_would_not_agree_on_or_that_never_ends_is_refused(
+    sampler: object, in_batches: bool, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        Order(LENGTH, SEED, sampler)
+        Order(LENGTH, SEED, sampler, in_batches=in_batches)
+
+
+@pytest.mark.parametrize("declared", [1, 1000])
+def test_a_sampler_that_ends_may_be_wrong_about_its_length(declared: int) -> None:
+    assert Order(LENGTH, SEED, Sized(lambda: iter(range(30)), declared)).length == 30
+
+
+@given(
+    length=st.integers(1, 3000),
+    seed=st.integers(-(2**63), 2**64),
+    epoch=st.integers(0, 2**40),
+    cut=st.integers(0, 3000),
+)
+def test_an_order_by_index_has_every_sample_once_and_its_parts_are_those_of_the_whole(
+    length: int, seed: int, epoch: int, cut: int
+) -> None:
+    cut = min(cut, length)
+    whole = keyed_order(length, seed, epoch, 0, length)
+    assert whole.sort().values.tolist() == list(range(length))
+    parts = [keyed_order(length, seed, epoch, 0, cut), keyed_order(length, seed, epoch, cut, length)]
+    assert torch.equal(torch.cat(parts), whole)
+
+
+@given(length=st.integers(LARGE + 1, 2**62), seed=st.integers(0, 2**62), start=st.integers(0, 2**62))
+def test_parts_of_the_largest_orders_have_no_sample_twice(length: int, seed: int, start: int) -> None:
+    start %= length
+    found = keyed_order(length, seed, 0, start, min(start + 200, length))
+    assert len(found.unique()) == len(found)
+    assert int(found.min()) >= 0 and int(found.max()) < length
+
+
+def test_an_order_by_index_looks_drawn() -> None:
+    length = 100_003
+    whole, places = keyed_order(length, SEED, 1, 0, length), torch.arange(length)
+    for other in (places, *(keyed_order(length, *key, 0, length) for key in [(SEED, 2), (SEED + 1, 1)]), whole.roll(1)):
+        correlation = torch.corrcoef(torch.stack([whole.double(), other.double()]))[0, 1]
+        assert abs(float(correlation)) * length**0.5 < 5, "a normal number, about"
+        assert int((whole == other).sum()) < 10
+
+
+def test_large_data_sets_have_an_order_by_index_and_that_of_an_earlier_job_if_it_is_said_so() -> None:
+    assert Order(LARGE, SEED).kind == PERMUTATION
+    order = Order(LARGE + 1, SEED)
+    assert order.kind == KEYED
+    crossing = 16384 - 50
+    assert (
+        order.indices(1, crossing, crossing + 100) == keyed_order(LARGE + 1, SEED, 1, crossing, crossing + 100).tolist()
+    )
+    assert order.indices(1, LARGE - 1, LARGE + 1) == keyed_order(LARGE + 1, SEED, 1, LARGE - 1, LARGE + 1).tolist()
+    assert order.indices(1, 5, 7) == [2147747, 1600057], "jobs resume in it: it is to stay as it is"
+    order.kind = PERMUTATION
+    assert order.indices(1, 5, 9) == epoch_order(LARGE + 1, SEED, 1)[5:9].tolist()
+
+
+def test_more_samples_than_can_be_put_in_order_are_refused() -> None:
+    with pytest.raises(ValueError, match="at most 4611686018427387904 can be put in order"):
+        Order(2**62 + 1, SEED)
 
 
 class Growing:

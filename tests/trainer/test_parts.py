@@ -17,6 +17,7 @@ from torch.utils.data import TensorDataset
 import heterotrain
 from heterotrain import contract
 from heterotrain.contract import Member, Plan, TrainingConfig
+from heterotrain.data.order import KEYED, LARGE, PERMUTATION, Order
 from heterotrain.data.sampler import Position, Rules, Share, epoch_order
 from heterotrain.data.split import Split
 from heterotrain.gradients.accumulation import Accumulator
@@ -274,6 +275,28 @@ def saved_by(job_uid: str, folder: Path) -> None:
     state = state_of(job_uid, folder)
     state.position = state.position._replace(step=5)
     state.save(writes=True)
+
+
+def test_a_job_goes_on_in_the_order_that_its_checkpoint_was_written_in() -> None:
+    large = LARGE + 1
+
+    def state_in(order: Order) -> TrainingState:
+        model = nn.Linear(1, 1)
+        return TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.5), large, TrainingConfig(), order=order)
+
+    earlier, order = Order(large, 0), Order(large, 0)
+    written = state_in(earlier).whole()
+    assert (written["schema"], written["order"]) == (checkpoint.SCHEMA_WITH_ORDER, KEYED)
+    earlier.kind = PERMUTATION  # as before there were others
+    old = state_in(earlier).whole()
+    assert old["schema"] == checkpoint.SCHEMA and "order" not in old
+    state = state_in(order)
+    for document in (old, written, old):
+        state.load(document)
+        assert order.kind == document.get("order", PERMUTATION)
+        assert state.whole().get("order") == document.get("order")
+    with pytest.raises(checkpoint.CheckpointError, match="order of samples is 'sorted', which this version does not"):
+        state.load(written | {"order": "sorted"})
 
 
 @pytest.mark.parametrize(

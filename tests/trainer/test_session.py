@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel
 from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, default_collate
 
 import heterotrain
 from heterotrain.data.once import first_here
@@ -188,14 +189,69 @@ def test_copies_of_a_prepared_model_are_of_the_scripts_own() -> None:
     assert not torch.equal(copied.weight, own.weight)
 
 
-def test_parameter_that_was_frozen_is_refused_though_its_module_was_replaced() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-    session, _, _, batches = prepared(model)
-    inputs, _ = next(iter(batches))
-    model[1].weight.requires_grad_(False)
+def other_weights(model: nn.Sequential) -> None:
+    model.load_state_dict({name: each + 1 for name, each in model.state_dict().items()}, assign=True)
+
+
+def other_parameter(model: nn.Sequential) -> None:
+    model[1].bias = nn.Parameter(torch.zeros(1))
+
+
+def other_layer(model: nn.Sequential) -> None:
     model[1] = nn.Linear(2, 1)
-    with pytest.raises(RuntimeError, match="parameter 'of a module that was replaced' was frozen in the loop"):
-        session.scale(model(inputs).mean())
+
+
+@pytest.mark.parametrize(
+    ("replace", "before", "within"),
+    [
+        (other_weights, "0.weight, 0.bias, 1.weight, 1.bias", "weight, bias, weight, bias"),
+        (other_parameter, "1.bias", "bias"),
+        (other_layer, "1.weight, 1.bias", "1"),
+    ],
+)
+def test_parameters_that_others_have_replaced_are_named(
+    replace: Callable[[nn.Sequential], None], before: str, within: str
+) -> None:
+    for name, in_loop in [(before, False), (within, True)]:
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+        session, prepared_model, optimizer, batches = prepared(model)
+        if not in_loop:
+            replace(model)
+        with pytest.raises(RuntimeError, match=f"^{name} of the model: replaced .* without assign=True"):
+            for step in train(session, prepared_model, optimizer, batches):
+                if step == 2:
+                    replace(model)
+        assert session.step == (2 if in_loop else 0)
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_a_plateau_schedule_that_is_stepped_in_the_loop_is_refused_at_once(raw: bool) -> None:
+    plain = nn.Linear(2, 1)
+    own, other = sgd(plain), sgd(nn.Linear(2, 1))
+    session, model, optimizer, batches = prepared(plain, own)
+    plateau, free = (lr_scheduler.ReduceLROnPlateau(each) for each in (own if raw else optimizer, other))
+    with pytest.raises(RuntimeError, match="ReduceLROnPlateau was stepped in the loop"):
+        for _ in session.epochs():
+            plateau.step(0.5)
+            for step in train(session, model, optimizer, batches):
+                free.step(0.5)
+                if step == 2:
+                    plateau.step(0.5)
+    assert session.step == 2
+    plateau.step(0.5)
+
+
+def test_batches_have_what_scripts_read_of_a_loader() -> None:
+    loader = DataLoader(DATA, batch_size=3, shuffle=True, num_workers=0, collate_fn=default_collate, drop_last=True)
+    session, _, _, batches = prepared(data=loader)
+    assert batches.dataset is DATA and len(batches.dataset) == 12
+    assert batches.sampler is loader.sampler and batches.collate_fn is default_collate
+    assert (batches.num_workers, batches.pin_memory, batches.drop_last) == (0, False, False)
+    assert batches.batch_size == session.global_batch_size == 4
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = batches.nothing
+    plain = prepared()[3]
+    assert plain.dataset is DATA and len(plain.sampler) == 12
 
 
 def test_a_closure_is_run_once_and_its_loss_returned() -> None:

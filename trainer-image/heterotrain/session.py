@@ -191,6 +191,7 @@ class Session:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         backward_passes: int = 1,
         find_unused_parameters: bool = False,
+        compare_samples: bool = True,
     ) -> tuple[Any, ElasticOptimizer, Batches]:
         """Take over optimizer step and data order; use what is returned in place of what was given.
 
@@ -210,6 +211,9 @@ class Session:
         Parameters that a loss does not reach get gradients of zero; `find_unused_parameters` is needed if these are
         others each time. The batches end with the job: epochs and resuming from a checkpoint happen inside.
 
+        With `compare_samples` a few samples, which must be the same on all workers, are read before the first step, of
+        what is evaluated too; set it to False where reading one takes long.
+
         Raises TypeError or ValueError, with a way round, for what cannot be trained on several workers: an
         IterableDataset, an empty data set, a DistributedSampler, several optimizers or one that needs several losses a
         step, an optimizer with parameters that the model has not, sparse gradients, SyncBatchNorm. RuntimeError if
@@ -225,7 +229,7 @@ class Session:
         check_loss(loss, counted=counted, backward_passes=backward_passes)
         if remark := remark_on_lacking(modules, lacking):
             log.warning("%s", remark)
-        order = Order(source.length, self._config.seed, source.sampler)
+        order = Order(source.length, self._config.seed, source.sampler, in_batches=source.in_batches)
         whole = (modules[0] if modules[0] is model else nn.ModuleList(modules)).to(self._device)
         arithmetic = Arithmetic(self._config.precision, self._device)
         wrapped = [ElasticModel(each, arithmetic, self._looked_at) for each in modules]
@@ -248,7 +252,13 @@ class Session:
         context = Context(self._config, worker, plans, self._metrics, series, self._stop, self._farewell)
         self._life = life = WorkerLife(context, subject)
         loader = Loader(source, self._config.seed, self._device, worker.uid if worker else "")
-        self._batches = Batches(life, loader, Prefetch(loader, order, life.coming))
+        self._batches = Batches(
+            life,
+            loader,
+            Prefetch(loader, order, life.coming),
+            given=source.as_loader(),
+            compares=compare_samples and worker is not None,
+        )
         return handle, ElasticOptimizer(optimizer, life.commit), self._batches
 
     def epochs(self) -> Iterator[int]:
@@ -335,7 +345,7 @@ class Session:
         if source.sampler is not None:
             raise ValueError(
                 f"session.evaluate(): the DataLoader has a sampler of its own ({type(source.sampler).__name__}), but "
-                "all samples are measured, each once; leave the sampler out"
+                "all samples are measured, each once; leave the sampler out, or give a Subset of the data set"
             )
         life.evaluation.declare(source, measure, every_steps, self._device)
 

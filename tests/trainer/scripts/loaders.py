@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import heterotrain
 from heterotrain.workloads.digits import DigitsCNN, digits
@@ -14,7 +14,10 @@ from heterotrain.workloads.digits import DigitsCNN, digits
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--workers", type=int, default=0, help="processes that load")
+parser.add_argument("--darker", choices=["train", "test"], help="other data, on the worker DARKER if that is set")
 options = parser.parse_args()
+worker = os.environ.get("HETEROTRAIN_WORKER", "alone")
+darker = options.darker if os.environ.get("DARKER", worker) == worker else ""
 torch.set_default_dtype(torch.float64)
 name = os.environ.get("HETEROTRAIN_UID", "alone")
 
@@ -23,11 +26,16 @@ def mirror(image: torch.Tensor) -> torch.Tensor:
     return image.flip(-1) if torch.rand(()) < 0.5 else image
 
 
+def data(part: str) -> TensorDataset:
+    images, labels = digits(train=part == "train").tensors
+    return TensorDataset(images / 2 if darker == part else images, labels)
+
+
 class Noisy(Dataset):
     """Digits under noise, now and then mirrored; no two epochs show the same."""
 
     def __init__(self) -> None:
-        self.digits = digits()
+        self.digits = data("train")
         self.mirrored = heterotrain.seeded(mirror)
 
     def __len__(self) -> int:
@@ -59,7 +67,7 @@ model = DigitsCNN(4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 loader = DataLoader(Noisy(), batch_size=96, shuffle=True, num_workers=options.workers, collate_fn=collate)
 model, optimizer, batches = session.prepare(model, optimizer, loader)
-session.evaluate(DataLoader(digits(train=False), num_workers=options.workers), measure, every_steps=10)
+session.evaluate(DataLoader(data("test"), num_workers=options.workers), measure, every_steps=10)
 with (options.out / f"{name}.committed").open("w", buffering=1) as notes:
     for batch in batches:
         step, epoch = session.step, session.epoch
@@ -69,6 +77,5 @@ with (options.out / f"{name}.committed").open("w", buffering=1) as notes:
         optimizer.zero_grad()
         if session.step > step:
             notes.write(f"{step} {epoch} {','.join(map(str, batch['indices']))}\n")
-worker = os.environ.get("HETEROTRAIN_WORKER", "alone")
 torch.save(model.state_dict(), options.out / f"{worker}.pt")
 torch.save(dict(session.metrics), options.out / f"{worker}-metrics.pt")

@@ -65,7 +65,7 @@ if options.optimizer == "sgd":
 else:
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr / 10)
 criterion = nn.CrossEntropyLoss(reduction=options.loss)
-model, optimizer, batches = session.prepare(model, optimizer, Noted(), loss=options.loss)
+model, optimizer, batches = session.prepare(model, optimizer, Noted(), loss=options.loss, compare_samples=False)
 if options.registers:
     session.register(**{options.registers: nn.Linear(1, 1)})
 for images, labels in batches:

@@ -19,8 +19,9 @@ import torch
 from torch import nn
 
 from heterotrain.contract import TRAINING_LOSS, EvaluationRecord, Member, TrainingConfig
+from heterotrain.data.likeness import SAMPLE, chosen
 from heterotrain.data.loading import Loader, Samples, Source
-from heterotrain.data.sampler import Position, micro_batches, rank_slice
+from heterotrain.data.sampler import Position, micro_batches_one_by_one, rank_slice
 from heterotrain.peers import parse_sums
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,7 @@ class Evaluation:
         self.target_reached = False
         self._config = config
         self._plan: _Plan | None = None
+        self.samples: dict[str, str] = {}  # a few of its samples, as traits
         self._step = -1  # at which it was evaluated last
         self._stack = contextlib.ExitStack()
 
@@ -127,6 +129,12 @@ class Evaluation:
             return "none"
         steps = self._plan.every_steps
         return f"of {self._plan.length} samples each {'epoch' if steps is None else f'{steps} steps'}"
+
+    def describe_samples(self) -> None:
+        """Read a few samples, which all workers are to have alike."""
+        if self._plan is not None:
+            described = self._plan.loader.describe(chosen(self._plan.length, self._config.seed))
+            self.samples = {f"{SAMPLE} {index} of the evaluation": text for index, text in described.items()}
 
     def __enter__(self) -> Evaluation:
         """Raises ValueError if the job's target is a metric that nothing measures."""
@@ -176,12 +184,13 @@ class Evaluation:
     def _measured(self, plan: _Plan, module: nn.Module, handle: Any, members: Sequence[Member], rank: int) -> Sums:
         start, stop = rank_slice([member.batch_size for member in members], rank, plan.length)
         most = members[rank].micro_batch_size or members[rank].batch_size
-        batches = [list(range(*part)) for part in micro_batches(start, stop, most)] if start < stop else []
-        plan.loader.ask([Samples(((0, indices),)) for indices in batches])
         sums = Sums()
+        if start == stop:
+            return sums
+        plan.loader.ask(Samples(((0, list(range(*part))),)) for part in micro_batches_one_by_one(start, stop, most))
         with _evaluating(module, plan.loader.device):
-            for indices, batch in zip(batches, plan.loader, strict=True):
-                sums.add(plan.measure(handle, batch), len(indices))
+            for part, batch in zip(micro_batches_one_by_one(start, stop, most), plan.loader, strict=True):
+                sums.add(plan.measure(handle, batch), part[1] - part[0])
         return sums
 
     def _judge(self) -> None:

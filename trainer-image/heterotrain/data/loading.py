@@ -24,10 +24,13 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     Subset,
+    default_collate,
+    get_worker_info,
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from heterotrain.data.augmentation import Draw, begin_drawing, end_drawing, seed_of
+from heterotrain.data import likeness
+from heterotrain.data.augmentation import Draw, begin_drawing, end_drawing, seed_of, seeded_everywhere
 from heterotrain.data.order import Order
 from heterotrain.data.sampler import Share
 
@@ -36,6 +39,12 @@ class Samples(NamedTuple):
     """Samples that make one batch: pairs of an epoch, to which their augmentation belongs, and indices in its order."""
 
     parts: Sequence[tuple[int, list[int]]]
+
+
+class Described(NamedTuple):
+    """Asks for descriptions of samples instead of a batch; see `likeness.py`."""
+
+    indices: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +61,17 @@ class Source:
     multiprocessing_context: Any = None
     batch_size: int | None = None  # of the user's loader; a session has its own
     sampler: Iterable[Any] | None = None  # one that has an order of its own
+    in_batches: bool = False  # that sampler yields lists of indices
+    loader: DataLoader[Any] | None = None  # the user's
 
     @property
     def length(self) -> int:
         """Number of samples."""
         return len(self.dataset)  # type: ignore[arg-type]  # Dataset declares no __len__; source_of has checked
+
+    def as_loader(self) -> DataLoader[Any]:
+        """The user's loader, or what a script would have made of its data set."""
+        return self.loader or DataLoader(self.dataset, shuffle=True, collate_fn=self.collate_fn)
 
     @classmethod
     def of(
@@ -66,15 +81,22 @@ class Source:
     ) -> Source:
         """The source that a data set makes, or a loader, whose settings are taken over except for batch size and order.
 
-        Raises TypeError for an IterableDataset, ValueError for an empty data set, a loader with a sampler of its own
-        or without batches, or a collate_fn beside a loader's.
+        Raises TypeError for an IterableDataset, for what is neither data set nor loader, and for a loader that iterates
+        in a way of its own; ValueError for an empty data set, a loader with a DistributedSampler or without batches, or
+        a collate_fn beside a loader's.
         """
         source = cls._of_loader(data, collate_fn) if isinstance(data, DataLoader) else cls(data, collate_fn)
-        if isinstance(source.dataset, IterableDataset) or not hasattr(source.dataset, "__len__"):
+        dataset: Any = source.dataset
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             raise TypeError(
                 "the data set has no length and no index, so its samples cannot be divided exactly once among "
                 "workers; give a map-style Dataset (with __len__ and __getitem__), e.g. a list of its items, or an "
                 "index of the places where they lie"
+            )
+        if not (hasattr(dataset, "__getitem__") or _loads_at_once(dataset)):
+            raise TypeError(
+                f"{type(dataset).__name__} is neither a torch DataLoader nor a data set with __getitem__; give the "
+                "data set that it loads from, or a plain DataLoader of it"
             )
         if source.length == 0:
             raise ValueError("the data set is empty")
@@ -82,7 +104,8 @@ class Source:
 
     @classmethod
     def _of_loader(cls, loader: DataLoader[Any], collate_fn: Callable[[list[Any]], Any] | None) -> Source:
-        batch_size = loader.batch_size
+        _check_iteration(loader)
+        batch_size, in_batches = loader.batch_size, False
         order: Iterable[Any] | None = None
         if not isinstance(loader.dataset, IterableDataset):
             if collate_fn is not None:
@@ -90,20 +113,16 @@ class Source:
             batches = loader.batch_sampler
             if batches is None:
                 raise ValueError("the DataLoader makes no batches (batch_size=None); the session makes them")
-            order = batches
+            order, in_batches = batches, True
             if type(batches) is BatchSampler:
-                order, batch_size = batches.sampler, batches.batch_size
+                order, batch_size, in_batches = batches.sampler, batches.batch_size, False
             if isinstance(order, DistributedSampler) or isinstance(getattr(order, "sampler", None), DistributedSampler):
                 raise ValueError(
                     "the DataLoader has a DistributedSampler, but it is the session that divides samples among "
                     "workers; leave the sampler out, or give the one that it wraps"
                 )
-            if type(order) is SequentialSampler or (
-                isinstance(order, RandomSampler)
-                and not order.replacement
-                and order.num_samples == len(order.data_source)
-            ):
-                order = None
+            if _takes_each_once(order, len(loader.dataset)):  # type: ignore[arg-type]  # as for `length`
+                order, in_batches = None, False
         return cls(
             dataset=loader.dataset,
             collate_fn=loader.collate_fn,
@@ -115,7 +134,37 @@ class Source:
             multiprocessing_context=loader.multiprocessing_context,
             batch_size=batch_size,
             sampler=order,
+            in_batches=in_batches,
+            loader=loader,
         )
+
+
+_ITERATION = ("__iter__", "_get_iterator", "_index_sampler", "_auto_collation")
+"""What of a DataLoader says which batches a loop over it gets; all else is settings, which are taken over."""
+
+
+def _check_iteration(loader: DataLoader[Any]) -> None:
+    """Raises TypeError for a loader that iterates in a way of its own: the session makes batches by itself, and what
+    the loader does to them would be left out in silence."""
+    own = [
+        name
+        for name in _ITERATION
+        if getattr(type(loader), name) is not getattr(DataLoader, name) or name in vars(loader)
+    ]
+    if own:
+        raise TypeError(
+            f"{type(loader).__name__} is a DataLoader with its own {', '.join(own)}, which a session would not call: "
+            "it loads each worker's batches by itself. Give a plain DataLoader of the same data set; what is done to "
+            "samples belongs into the data set, what is done to batches into collate_fn or to the head of the loop, "
+            "and an order into a sampler"
+        )
+
+
+def _takes_each_once(order: object, dataset_length: int) -> bool:
+    """Whether a sampler only shuffles, or takes in sequence, all of the data set."""
+    if type(order) is RandomSampler:
+        return not order.replacement and order.num_samples == len(order.data_source) == dataset_length
+    return type(order) is SequentialSampler and len(order.data_source) == dataset_length
 
 
 class Loader:
@@ -128,7 +177,7 @@ class Loader:
         self._seed = seed
         self._uid = uid
         self.device = device
-        self._wanted: Iterable[Samples] = ()
+        self._wanted: Iterable[Samples | Described] = ()
         self._loader: DataLoader[Any] | None = None
         self._loaded: Iterator[Any] = iter(())
 
@@ -137,7 +186,7 @@ class Loader:
         self._loader = DataLoader(
             _Drawn(source.dataset, self._seed),
             batch_sampler=_Wanted(self),
-            collate_fn=source.collate_fn,
+            collate_fn=_Collated(source.collate_fn),
             num_workers=source.num_workers,
             prefetch_factor=source.prefetch_factor,
             persistent_workers=source.num_workers > 0,
@@ -156,7 +205,7 @@ class Loader:
         # torch ends the processes with the last reference; left to the interpreter's end they would be killed
         self._loader, self._loaded = None, iter(())
 
-    def ask(self, wanted: Iterable[Samples]) -> None:
+    def ask(self, wanted: Iterable[Samples | Described]) -> None:
         """Ask for the batches to come; what was asked for before is thrown away.
 
         `wanted` is looked at further ahead than batches are taken, by as much as the loader prefetches.
@@ -172,8 +221,13 @@ class Loader:
         """The next batch that was asked for, on the device. Raises what the data set raised while it loaded that."""
         return _to_device(next(self._loaded), self.device)
 
+    def describe(self, indices: Sequence[int]) -> dict[int, str]:
+        """Samples of the data set by index, as other workers are told of them."""
+        self.ask([Described(indices)])
+        return dict(zip(indices, next(self._loaded), strict=True))
+
     @property
-    def wanted(self) -> Iterable[Samples]:
+    def wanted(self) -> Iterable[Samples | Described]:
         """What was asked for last."""
         return self._wanted
 
@@ -257,42 +311,65 @@ class _Drawn(Dataset[Any]):
     """The user's data set; while it loads a sample, what the sample's random numbers depend on is known."""
 
     def __init__(self, dataset: Dataset[Any], seed: int) -> None:
-        self._dataset: Any = dataset
+        self.whole: Any = dataset
         self._seed = seed
         self._at_once = _loads_at_once(dataset)
 
-    def __getitems__(self, samples: Samples) -> list[Any]:
+    def __getitems__(self, wanted: Samples | Described) -> list[Any]:
+        if isinstance(wanted, Described):
+            return _Descriptions(likeness.described(self._read_alone, wanted.indices))
+        return self._loaded(wanted)
+
+    def _read_alone(self, index: int) -> Any:
+        with seeded_everywhere(seed_of(self._seed, f"sample {index}")):
+            return self._loaded(Samples([(0, [index])]))
+
+    def _loaded(self, samples: Samples) -> list[Any]:
         items: list[Any] = []
         for epoch, indices in samples.parts:
             draw = Draw(self._seed, epoch)
             token = begin_drawing(draw)
             try:
                 if self._at_once:
-                    items += self._dataset.__getitems__(indices)
+                    items += self.whole.__getitems__(indices)
                     continue
                 for index in indices:
                     draw.index = index
-                    items.append(self._dataset[index])
+                    items.append(self.whole[index])
             finally:
                 end_drawing(token)
         return items
 
-    def __getattr__(self, name: str) -> Any:
-        # for a worker_init_fn, which finds this one as the data set of its worker
-        if name == "_dataset":
-            raise AttributeError(name)
-        return getattr(self._dataset, name)
+
+class _Descriptions(list[str]):
+    """No samples, so that they are not made a batch."""
+
+
+class _Collated:
+    """The script's collate_fn, for what is to be a batch; a class, so that it can be sent to loading processes."""
+
+    def __init__(self, collate_fn: Callable[[list[Any]], Any] | None) -> None:
+        self._collate_fn = default_collate if collate_fn is None else collate_fn
+
+    def __call__(self, items: list[Any]) -> Any:
+        return items if isinstance(items, _Descriptions) else self._collate_fn(items)
 
 
 def _loads_at_once(dataset: Any) -> bool:
-    """Whether a data set gains by loading several samples in one call; a Subset only passes the call on."""
-    if isinstance(dataset, Subset):
-        return _loads_at_once(dataset.dataset)
+    """Whether a data set gains by loading several samples in one call; a Subset only passes the call on, and one with a
+    `__getitem__` of its own needs to have that called."""
+    if isinstance(dataset, Subset) and type(dataset).__getitems__ is Subset.__getitems__:
+        return type(dataset).__getitem__ is Subset.__getitem__ and _loads_at_once(dataset.dataset)
     return callable(getattr(dataset, "__getitems__", None))
 
 
 def _begin_worker(init: Callable[[int], None] | None, worker: int) -> None:
     # The handler of the process that trains, which is inherited, would let it outlive the request.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    info = get_worker_info()
+    assert info is not None and isinstance(info.dataset, _Drawn)
+    # The script's worker_init_fn, data set and collate_fn find the script's own data set there, not what is around it.
+    # The record is frozen, which holds for those who read it.
+    object.__setattr__(info, "dataset", info.dataset.whole)
     if init is not None:
         init(worker)

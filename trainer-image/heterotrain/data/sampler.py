@@ -177,11 +177,15 @@ def micro_batches(start: int, stop: int, most: int, least: int = 1) -> list[tupl
     0 for `most` means no limit. If parts of at least `least` samples need it, fewer and larger ones. Without samples
     there is one part without samples.
     """
+    return list(micro_batches_one_by_one(start, stop, most, least))
+
+
+def micro_batches_one_by_one(start: int, stop: int, most: int, least: int = 1) -> Iterator[tuple[int, int]]:
+    """The same, for parts of whole data sets, of which a list would be long."""
     samples = stop - start
     wanted = -(-samples // most) if most > 0 else 1
     parts = max(1, min(wanted, samples // least))
-    cuts = [start + samples * part // parts for part in range(parts + 1)]
-    return list(pairwise(cuts))
+    return pairwise(start + samples * part // parts for part in range(parts + 1))
 
 
 def coming_shares(

@@ -25,11 +25,16 @@ from typing import IO, Any
 
 import torch
 
+from heterotrain.data.order import KEYED, PERMUTATION
 from heterotrain.data.sampler import Position
 
 log = logging.getLogger(__name__)
 
 SCHEMA = 1
+SCHEMA_WITH_ORDER = 2
+"""Of a state that names the order of its epoch's samples, which is not the one that states of the first schema have. A
+library that does not know of it refuses such a state, instead of going on in another order."""
+
 _PARTIAL = ".partial"
 _NAME = re.compile(r"step-(\d{10})\.pt")
 _REFUSED = re.compile(r"GLOBAL (\S+)")
@@ -245,14 +250,23 @@ def read_newest(folder: Path) -> dict[str, Any] | None:
     return None
 
 
+def order_of(state: dict[str, Any]) -> str:
+    """The order of the epoch's samples in a state that fits; states of the first schema name none. Raises
+    CheckpointError if it is not known here."""
+    kind = state.get("order", PERMUTATION)
+    if kind not in (PERMUTATION, KEYED):
+        raise CheckpointError(f"the checkpoint's order of samples is {kind!r}, which this version does not know")
+    return str(kind)
+
+
 def check_fits(state: dict[str, Any], *, seed: int, dataset_length: int) -> Position:
     """The position that a state resumes at.
 
     Raises CheckpointError if the state belongs to another job: another schema, seed or data set would silently break
     "every sample exactly once".
     """
-    if state.get("schema") != SCHEMA:
-        raise CheckpointError(f"checkpoint schema {state.get('schema')!r} is not {SCHEMA}")
+    if state.get("schema") not in (SCHEMA, SCHEMA_WITH_ORDER):
+        raise CheckpointError(f"checkpoint schema {state.get('schema')!r} is none of {SCHEMA}, {SCHEMA_WITH_ORDER}")
     for name, wanted in (("seed", seed), ("dataset_length", dataset_length)):
         if state.get(name) != wanted:
             raise CheckpointError(f"the checkpoint's {name} is {state.get(name)!r}, the job's is {wanted}")

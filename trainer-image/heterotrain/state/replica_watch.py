@@ -124,6 +124,11 @@ class LoopChanges:
         self._looked_at: list[tuple[str, nn.Parameter]] | None = None
         self._before: list[tuple[int, int]] | None = None  # None while the library runs
 
+    @property
+    def in_loop(self) -> bool:
+        """Whether the script's loop runs."""
+        return self._before is not None
+
     def begin(self) -> None:
         """From here on the script's loop runs."""
         if self._looked_at is None:

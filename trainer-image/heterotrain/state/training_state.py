@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from heterotrain.contract import TrainingConfig
+from heterotrain.data.order import PERMUTATION, Order
 from heterotrain.data.sampler import Position
 from heterotrain.origin import Origin
 from heterotrain.state import checkpoint
@@ -32,8 +33,10 @@ class TrainingState:
         job_uid: str = "",
         *,
         snapshots: Snapshots | None = None,
+        order: Order | None = None,
     ) -> None:
-        """Without a `job_uid` it is not known which job wrote a checkpoint."""
+        """Without a `job_uid` it is not known which job wrote a checkpoint. `order` is that of the samples, which goes
+        on as a checkpoint says."""
         self.snapshots = Snapshots() if snapshots is None else snapshots
         self.position = Position()
         self.registered: dict[str, Any] = {}
@@ -44,6 +47,7 @@ class TrainingState:
         self._dataset_length = dataset_length
         self._config = config
         self._job_uid = job_uid
+        self._order = Order(dataset_length, config.seed) if order is None else order
         self.taken_over: Origin | None = None  # what another job has trained, and this one goes on from
         self.saved_step = 0  # the newest step that needs no checkpoint; equal on all ranks at a boundary
 
@@ -69,7 +73,7 @@ class TrainingState:
     def whole(self) -> dict[str, Any]:
         """The whole state; its tensors are the very ones that are trained. Raises CheckpointError as `checked`."""
         return {
-            "schema": checkpoint.SCHEMA,
+            **self._described_order(),
             "step": self.position.step,
             "epoch": self.position.epoch,
             "cursor": self.position.cursor,
@@ -79,6 +83,11 @@ class TrainingState:
             "job_uid": self._job_uid,
             **self.checked(),
         }
+
+    def _described_order(self) -> dict[str, Any]:
+        if self._order.kind == PERMUTATION:
+            return {"schema": checkpoint.SCHEMA}
+        return {"schema": checkpoint.SCHEMA_WITH_ORDER, "order": self._order.kind}
 
     def is_shared(self, path: tuple[Any, ...]) -> bool:
         """Whether what a path in the whole state leads to is the same on all ranks after the same step: parameters, and
@@ -94,6 +103,7 @@ class TrainingState:
         Raises CheckpointError if it does not fit this job, model or optimizer.
         """
         position = checkpoint.check_fits(state, seed=self._config.seed, dataset_length=self._dataset_length)
+        kind = checkpoint.order_of(state)
         self.snapshots.before_change()
         try:
             self._model.load_state_dict(state["model"])
@@ -103,6 +113,9 @@ class TrainingState:
         except (RuntimeError, ValueError, KeyError) as error:
             raise CheckpointError(f"the checkpoint of step {position.step} does not fit: {error}") from error
         self.position = position
+        if kind != self._order.kind:
+            log.info("the order of samples goes on as %s, as the checkpoint has it", kind)
+            self._order.kind = kind
         wrote = state.get("job_uid")
         return wrote if isinstance(wrote, str) else ""
 

@@ -10,8 +10,13 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+from torch.utils.data import DataLoader
+
+from heterotrain.data.likeness import SAMPLE, chosen
 from heterotrain.data.loading import Loader, Prefetch
+from heterotrain.data.sampler import DROP
 from heterotrain.training.life import WorkerLife, sizes_of_steps
+from heterotrain.training.schedules import watching_plateaus
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +25,13 @@ class Batches:
     """Iterate once, or once in each of `Session.epochs()`; a step without samples for this worker is done inside and
     yields nothing."""
 
-    def __init__(self, life: WorkerLife, loader: Loader, prefetch: Prefetch) -> None:
+    def __init__(
+        self, life: WorkerLife, loader: Loader, prefetch: Prefetch, *, given: DataLoader[Any], compares: bool
+    ) -> None:
+        """`given` is the script's loader, or one of its data set. `compares`: a few samples are compared with those of
+        the other workers."""
+        self._given = given
+        self._compares = compares
         self._life = life
         self._loader = loader
         self._prefetch = prefetch
@@ -31,6 +42,23 @@ class Batches:
     def __len__(self) -> int:
         """Steps of an epoch, as loaders have it."""
         return self._life.progress.steps_per_epoch
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a step over all workers, as `len()` counts steps. Raises RuntimeError where that is not known
+        yet."""
+        return self._life.progress.global_batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether samples that do not fill an epoch's last step are left out."""
+        return self._life.progress.rules.last_step == DROP
+
+    def __getattr__(self, name: str) -> Any:
+        """What else scripts read of a loader (`dataset`, `sampler`, `num_workers`, `collate_fn`) is that of theirs."""
+        if name.startswith("_"):
+            raise AttributeError(f"batches have no attribute {name!r}")
+        return getattr(self._given, name)
 
     def __iter__(self) -> Iterator[Any]:
         life, step = self._life, self._life.step
@@ -119,7 +147,20 @@ class Batches:
             raise RuntimeError("the loop over the batches was begun already; there is one for the whole job")
         self._stack.enter_context(self._loader)
         self._stack.enter_context(self._life.evaluation)
+        self._stack.enter_context(
+            watching_plateaus(self._life.subject.optimizer, lambda: self._life.loop_changes.in_loop)
+        )
+        if self._compares:
+            self._describe_samples()
         self._life.settle()
+
+    def _describe_samples(self) -> None:
+        subject = self._life.subject
+        places = chosen(subject.order.length, self._life.seed)
+        indices = [subject.order.indices(0, place, place + 1)[0] for place in places]
+        described = self._loader.describe(list(dict.fromkeys(indices)))
+        subject.samples = {f"{SAMPLE} {index}": text for index, text in described.items()}
+        self._life.evaluation.describe_samples()
 
     def _close(self) -> None:
         self._stack.close()

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from heterotrain.contract import Member, Plan, parse_plan
+from heterotrain.data import likeness
 from heterotrain.groups.assembly import Assembly, MembershipError
 from heterotrain.groups.convening.protocol import Form
 from heterotrain.groups.convening.roster import Roster
@@ -274,7 +275,11 @@ class Gathering:
             for trait in (name for name in self._maker.traits if name not in (DEVICE, KIND)):
                 # A library from before that trait does not say which it is.
                 found, wanted = theirs.get(trait, "unsaid"), first.get(trait, "unsaid")
-                if found != wanted:
+                if trait.startswith(f"{likeness.SAMPLE} "):
+                    differs = likeness.differ(found, wanted, exact=theirs.get(KIND) == first.get(KIND))
+                else:
+                    differs = found != wanted
+                if differs:
                     raise ValueError(
                         f"{member.name} has another {trait} than {plan.leader} ({found} and {wanted}); all workers "
                         "must run the same script on the same data, with the same version of this library"

@@ -68,6 +68,11 @@ class WorkerLife:
         return self.batch.coming()
 
     @property
+    def seed(self) -> int:
+        """The job's."""
+        return self._context.config.seed
+
+    @property
     def rank(self) -> int:
         """This worker's place in the plan; 0 leads."""
         return self._plans.rank

@@ -121,4 +121,5 @@ def _state_of(context: Context, subject: Subject) -> TrainingState:
         context.config,
         "" if context.worker is None else context.worker.job_uid,
         snapshots=Snapshots(metrics.memory, wrote),
+        order=subject.order,
     )

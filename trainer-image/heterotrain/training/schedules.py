@@ -6,6 +6,8 @@ behind on it.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -97,6 +99,34 @@ class Schedules:
             if isinstance(each.schedule, lr_scheduler.OneCycleLR) and found < length:
                 raise ValueError(text)
             yield text
+
+
+@contextlib.contextmanager
+def watching_plateaus(optimizer: torch.optim.Optimizer, in_loop: Callable[[], bool]) -> Iterator[None]:
+    """Inside, a ReduceLROnPlateau of this optimizer raises RuntimeError when the script steps it in the loop over the
+    batches.
+
+    Each worker sees losses of its own, and would lower its rate at another step, which may be long after the start.
+    Such a schedule holds its optimizer, but no optimizer knows its schedules: so it is noticed where it is stepped.
+    """
+    plain = lr_scheduler.ReduceLROnPlateau.step
+
+    @functools.wraps(plain)
+    def step(self: lr_scheduler.ReduceLROnPlateau, *given: Any, **named: Any) -> None:
+        held = getattr(self.optimizer, "_inner", self.optimizer)
+        if held is optimizer and in_loop():
+            raise RuntimeError(
+                "ReduceLROnPlateau was stepped in the loop over the batches, which each worker goes through with "
+                "losses of its own, and not at all where it has no samples; set the learning rate by hand from "
+                "session.metrics instead, which are the same on all workers"
+            )
+        plain(self, *given, **named)
+
+    lr_scheduler.ReduceLROnPlateau.step = step  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        lr_scheduler.ReduceLROnPlateau.step = plain  # type: ignore[method-assign]
 
 
 def _step(schedule: Any) -> None:

@@ -16,6 +16,7 @@ from heterotrain.gradients.accumulation import Accumulator
 from heterotrain.gradients.counting import LossKind
 from heterotrain.gradients.passes import Passes
 from heterotrain.state.hyperparameters import Hyperparameters
+from heterotrain.training.places import Places, check_held
 from heterotrain.training.schedules import Schedules
 
 _requires_grad = attrgetter("requires_grad")
@@ -39,12 +40,15 @@ class Subject:
     lacking: Sequence[nn.Parameter] = ()
     backward_passes: int = 1
     find_unused_parameters: bool = False
+    samples: dict[str, str] = field(init=False, default_factory=dict)  # a few of them, as traits
     schedules: Schedules = field(init=False, default_factory=Schedules)
     after_step: list[Callable[[], object]] = field(init=False, default_factory=list)
     accumulator: Accumulator = field(init=False)
     passes: Passes = field(init=False)
     hyperparameters: Hyperparameters = field(init=False)
     trained: list[nn.Parameter] = field(init=False)
+    _names: dict[nn.Parameter, str] = field(init=False)
+    _places: Places | None = field(init=False, default=None)
     _frozen: list[nn.Parameter] = field(init=False, default_factory=list)
     _free: list[nn.Parameter] = field(init=False, default_factory=list)
 
@@ -52,10 +56,14 @@ class Subject:
         self.accumulator = Accumulator(self.module)
         self.passes = Passes(self.module, self.accumulator, self.backward_passes)
         self.hyperparameters = Hyperparameters(self.optimizer)
+        self._names = {each: name for name, each in self.module.named_parameters()}
         self.trained = [each for each in self.module.parameters() if each.requires_grad]
 
     def settle(self) -> None:
-        """The script has made everything; from here on it is to stay as it is."""
+        """The script has made everything; from here on it is to stay as it is. Raises RuntimeError if parameters that
+        the optimizer holds are the model's no more."""
+        check_held(self.optimizer, self.module, self._names)
+        self._places = Places(self.module)
         self.passes.settle()
         self.hyperparameters.settle()
         self.trained = [each for each in self.module.parameters() if each.requires_grad]
@@ -63,7 +71,10 @@ class Subject:
         self._free = list(self.trained)
 
     def check_frozen(self) -> None:
-        """Raises RuntimeError if the script has frozen parameters, or made some trainable, since `settle`."""
+        """Raises RuntimeError if the script has frozen parameters, made some trainable, or put others in their place,
+        since `settle`."""
+        if self._places is not None:
+            self._places.check()
         # Every step does this, for up to hundreds of parameters, so `all` and `any` do the looping.
         if all(map(_requires_grad, self._free)) and not any(map(_requires_grad, self._frozen)):
             return
@@ -104,6 +115,7 @@ class Subject:
             "optimizer": f"{type(self.optimizer).__name__} with {','.join(self.hyperparameters.names)}",
             "number of samples": self.order.length,
             "order of samples": self.order.checksum(0),
+            **self.samples,
             "number of backward passes": self.backward_passes,
         }
 

@@ -48,6 +48,7 @@ def traits_of(subject: Subject, state: TrainingState, evaluation: Evaluation) ->
         **{name: str(value) for name, value in subject.traits().items()},
         "set of registered objects": _bounded(", ".join(registered) or "none"),
         "evaluation": evaluation.describe(),
+        **evaluation.samples,
     }
 
 
