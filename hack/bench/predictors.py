@@ -20,10 +20,10 @@ import tables_papers
 
 from heterotrain_operator.core.batching.looking_ahead import Lesson, studied
 from heterotrain_operator.core.prediction import PREDICTORS
-from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.learned import KEEP, LOOKS_BACK, Learned, sample_of
 from heterotrain_operator.core.prediction.series import Series, Window
 from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.remembered_worker import RememberedWorker
 
 WORKERS, WINDOWS, BATCH = 8, 1600, 32
 NOISE, SPREAD = 0.05, 0.2
@@ -110,7 +110,7 @@ def predictions(kind: str, traces: Sequence[Sequence[Window]]) -> dict[str, list
         newest = [trace[number] for trace in traces]
         for name in MODELS:
             lessons = [
-                Lesson("g", before, window, BatchCost(), Estimate(window.seconds, 0.0, 10))
+                Lesson("g", RememberedWorker(series=before), window, Estimate(window.seconds, 0.0, 10))
                 for before, window in zip(series, newest, strict=True)
             ]
             learned[name], _ = studied(PREDICTORS[name], learned[name], lessons, number)

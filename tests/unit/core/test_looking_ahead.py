@@ -18,7 +18,6 @@ from heterotrain_operator.core.batching.looking_ahead import MOST_STUDIED, Lesso
 from heterotrain_operator.core.batching.policies import Seat
 from heterotrain_operator.core.model import Group
 from heterotrain_operator.core.prediction import PREDICTORS
-from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.learned import LEARNED, LOOKS_BACK, Learned
 from heterotrain_operator.core.prediction.predictor import LooksAhead, Predictor
 from heterotrain_operator.core.prediction.series import Series, Window
@@ -42,7 +41,7 @@ def ahead_of(predictor: Predictor) -> LooksAhead:
 
 def lesson(series: Series, window: Window) -> Lesson:
     """Of a worker of whom one batch alone is known."""
-    return Lesson("g", series, window, BatchCost(), Estimate(window.seconds, 0.0, 10))
+    return Lesson("g", RememberedWorker(series=series), window, Estimate(window.seconds, 0.0, 10))
 
 
 def interfered(draw: random.Random, windows: int, *, interference: bool) -> list[Window]:

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.model import Event
-from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.prediction.learned import GREATEST_FACTOR, Learned, Sample, log_speed, sample_of
 from heterotrain_operator.core.prediction.predictor import LooksAhead, Prediction, Predictor
-from heterotrain_operator.core.prediction.series import Series, Window
+from heterotrain_operator.core.prediction.series import Window
 from heterotrain_operator.core.prediction.step_time import Estimate
+from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.allocation import Line
 
 AVERAGED = 50
@@ -29,12 +29,11 @@ MOST_STUDIED = 6
 
 
 class Lesson(NamedTuple):
-    """A window that has ended of a worker of a group, its windows till then, and what is known of its own time."""
+    """A window that has ended of a worker of a group, what was remembered of it till then, and its own time with that."""
 
     group: str
-    series: Series
+    worker: RememberedWorker
     window: Window
-    cost: BatchCost
     estimate: Estimate
 
 
@@ -79,11 +78,11 @@ def studied(
     count: dict[str, int] = {}
     events: list[Event] = []
     start = turn * MOST_STUDIED % max(len(lessons), 1)
-    for group, series, window, cost, estimate in (*lessons[start:], *lessons[:start]):
-        windows = series.windows
+    for group, worker, window, estimate in (*lessons[start:], *lessons[:start]):
+        windows = worker.series.windows
         if count.get(group, 0) >= MOST_STUDIED or not windows:
             continue
-        line = sure_line(predictor.predict(cost, round(window.batch), estimate))
+        line = sure_line(predictor.predict(worker.batch_cost, round(window.batch), estimate))
         if line is None and windows[-1].batch != window.batch:
             continue
         sample = sample_of(windows, line)

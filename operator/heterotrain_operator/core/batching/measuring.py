@@ -149,7 +149,7 @@ def measured(
                 newest = window_seen(worker.resource_use, counters, each.window, member.batch_size, limit)
                 after = after._replace(series=worker.series.followed_by(newest, kept))
                 if predictor.ahead is not None:
-                    lessons.append(Lesson(member.group, worker.series, newest, worker.batch_cost, each.estimate))
+                    lessons.append(Lesson(member.group, worker, newest, each.estimate))
             if each.turn >= TURN:
                 after = after._replace(relapses=after.relapses._replace(together=turned))
             elif after.relapses.together:
