@@ -121,7 +121,7 @@ def test_script_that_raises_wherever_it_gets_a_sample_fails_the_job(tmp_path: Pa
     ("fault", "says"),
     [
         ("raise ValueError('label 17 is out of range')", "ValueError: label 17 is out of range"),
-        ("sys.exit(0)", "ended before the job's last step"),
+        ("sys.exit(0)", "a script that wants to end the job calls session.stop()"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
     ],
     ids=["raises", "exits with 0 early", "is killed"],

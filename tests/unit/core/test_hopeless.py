@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from heterotrain_operator.core.model import Group, Job
-from unit.core.jobs import condition, decided, ends, failure, one, reasons, restart_fully, start_and_end
+from unit.core.jobs import condition, decided, elastic_world, ends, failure, one, reasons, restart_fully, start_and_end
 from unit.core.traces import World, hetero_world
 
 FIRST, SECOND, THIRD = (f"job-g{rank}-0" for rank in range(3))
@@ -189,6 +189,17 @@ def test_script_that_raises_without_a_checkpoint_path_fails_the_job_at_once() ->
     message = failure(world)[1]
     assert message.startswith("the script failed at step 10, and without spec.checkpoint.path")
     assert f"{SECOND} exited with code 1: ValueError: label 17" in message
+
+
+@pytest.mark.parametrize("elastic", [True, False])
+def test_script_that_leaves_its_loop_and_ends_well_fails_the_job_at_once(elastic: bool) -> None:
+    world = elastic_world() if elastic else trained(resumable=True)
+    name = next(iter(world.workers))
+    ends(world, name, "script")
+    pod = world.workers[name]
+    pod.exit_code, pod.phase, pod.message = 0, "Succeeded", "the script left the loop; call session.stop()"
+    assert reasons(world.tick()) == ["ScriptFailed"]
+    assert "session.stop()" in failure(world)[1]
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,11 @@ def has_left(worker: WorkerSeen) -> bool:
     return worker.left and worker.exit_code == 0 and not worker.fatal
 
 
+def left_its_loop(worker: WorkerSeen) -> bool:
+    """Whether its script left the loop early and ended with exit code 0: on purpose, so that it would do so again."""
+    return worker.script_error and worker.exit_code == 0
+
+
 def signal_name(exit_code: int | None) -> str | None:
     """The signal that an exit code stands for: negative of a child process, 128 and more of a container."""
     if exit_code is None:

@@ -20,6 +20,7 @@ from heterotrain_operator.core.lifecycle.ends import (
     described_end,
     first_few,
     is_external,
+    left_its_loop,
     signal_name,
 )
 from heterotrain_operator.core.lifecycle.following import entrants, outsiders
@@ -97,6 +98,8 @@ def after_failures(job: Job, facts: Facts, memory: Remembered, now: float) -> tu
         if waiting is not None:
             return waiting
     raised = _script_error_step(failures)
+    if raised is not None and any(map(left_its_loop, failures)):
+        return respond(job, facts, memory, now, incident=Incident.SCRIPT_FAILED, message=message)
     certain = _never_joined(facts, memory) or _script_failed(job, memory, raised, message)
     certain = certain or _no_other_end(job, facts, memory)
     if certain is not None:

@@ -19,7 +19,14 @@ from heterotrain.contract import MEMBERS_MAY_END
 from heterotrain.foreign import as_text
 from heterotrain_operator.core.batching.bounds import after_out_of_memory
 from heterotrain_operator.core.facts import Facts, ended, failed, worker_name
-from heterotrain_operator.core.lifecycle.ends import described_end, first_few, has_left, is_external, signal_name
+from heterotrain_operator.core.lifecycle.ends import (
+    described_end,
+    first_few,
+    has_left,
+    is_external,
+    left_its_loop,
+    signal_name,
+)
 from heterotrain_operator.core.lifecycle.following import CUT_OFF, NOT_FOLLOWED, outsiders, stayers
 from heterotrain_operator.core.lifecycle.membership import Returning, newcomers
 from heterotrain_operator.core.lifecycle.open_slots import free_index, is_given_up, overdue
@@ -263,6 +270,8 @@ def after_ends(
     given_up: list[Event] = []
     late = overdue(job, facts, memory, now)
     for end in (*ends, *newcomers_that_ended(facts, memory, late)):
+        if end.raised_at is not None and end.seen is not None and left_its_loop(end.seen):
+            return _answered(job, facts, memory, now, incident=Incident.SCRIPT_FAILED, message=end.described)
         if end.raised_at is not None and end.raised_at <= memory.budget.script_error_step:
             why = f"the script failed at step {end.raised_at} again, in another worker: {end.described}"
             return _answered(job, facts, memory, now, incident=Incident.SCRIPT_FAILED, message=why)
