@@ -29,7 +29,7 @@ MOST_STUDIED = 6
 
 
 class Lesson(NamedTuple):
-    """A window that has ended of a worker of a group, what was remembered of it till then, and its own time with that."""
+    """A window that a worker of a group has ended, what was remembered of it till then, and its own time with that."""
 
     group: str
     worker: RememberedWorker
