@@ -35,6 +35,8 @@ def text(sample: object) -> str:
     [
         ((IMAGE, 3), (IMAGE, 4)),
         ((IMAGE, 3), (OTHER, 3)),
+        ((1e6 * IMAGE, torch.tensor(3)), (1e6 * IMAGE, torch.tensor(4))),
+        ((1e6 * IMAGE, np.int64(3)), (1e6 * IMAGE, np.int64(4))),
         ({"tokens": [5, 6], "text": "a"}, {"tokens": [5, 7], "text": "a"}),
         ({"text": "a"}, {"text": "b"}),
         (np.array([1, 2], np.uint8), np.array([1, 9], np.uint8)),

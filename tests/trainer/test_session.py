@@ -7,7 +7,7 @@ import io
 import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -241,6 +241,13 @@ def test_a_plateau_schedule_that_is_stepped_in_the_loop_is_refused_at_once(raw: 
     plateau.step(0.5)
 
 
+class Few:
+    """A sampler that has no length, so that its loader has none."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
 def test_batches_have_what_scripts_read_of_a_loader() -> None:
     loader = DataLoader(DATA, batch_size=3, shuffle=True, num_workers=0, collate_fn=default_collate, drop_last=True)
     session, _, _, batches = prepared(data=loader)
@@ -250,6 +257,8 @@ def test_batches_have_what_scripts_read_of_a_loader() -> None:
     assert batches.batch_size == session.global_batch_size == 4
     with pytest.raises(AttributeError, match="nothing"):
         _ = batches.nothing
+    unsized = DataLoader(DATA, sampler=Few())
+    assert prepared(data=unsized)[3].sampler is unsized.sampler
     plain = prepared()[3]
     assert plain.dataset is DATA and len(plain.sampler) == 12
 

@@ -4,9 +4,10 @@ A permutation that is drawn takes eight bytes a sample, on every worker. Here th
 function of the place, the seed and the epoch, so any part of an order costs as much as that part is long.
 
 A Feistel network permutes the pairs of two halves of an index, whatever its round function is: Luby and Rackoff, "How
-to Construct Pseudorandom Permutations from Pseudorandom Functions" (1988), section 3. Its domain is the next even
-power of two; an index beyond the data set is permuted again until it is inside, which is a bijection of what is
-inside: Black and Rogaway, "Ciphers with Arbitrary Finite Domains" (2002), section 3, cycle walking.
+to Construct Pseudorandom Permutations from Pseudorandom Functions" (1988), section 3. An odd number of bits has a half
+that is one bit longer: each round is undone by the same round all the same, and an even number of them restores the
+lengths. So the domain is the next power of two; an index beyond the data set is permuted again until it is inside,
+which is a bijection of what is inside: Black and Rogaway, "Ciphers with Arbitrary Finite Domains" (2002), section 3.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 LONGEST = 1 << 62
 """Samples: above it a half would not fit into 31 bits, nor its products into 63."""
 
-_ROUNDS = 6
+_ROUNDS = 6  # an even number
 _32_BITS = (1 << 32) - 1
 
 
@@ -30,12 +31,14 @@ def keyed_order(length: int, seed: int, epoch: int, start: int, stop: int) -> to
     """
     if length > LONGEST:
         raise ValueError(f"the data set has {length} samples; at most {LONGEST} can be put in order")
-    half_bits = max(1, ((length - 1).bit_length() + 1) // 2)
-    keys = _round_keys(seed, epoch)
-    found = _permuted(torch.arange(start, stop, dtype=torch.int64), half_bits, keys)
-    # The domain is less than four times as large as the data set, so a few rounds bring all indices inside.
-    while len(outside := (found >= length).nonzero().flatten()):
-        found[outside] = _permuted(found[outside], half_bits, keys)
+    bits, keys = max(2, (length - 1).bit_length()), _round_keys(seed, epoch)
+    found = _permuted(torch.arange(start, stop, dtype=torch.int64), bits, keys)
+    outside = (found >= length).nonzero().flatten()
+    # The domain is less than twice as large as the data set, so each time about half of them come inside.
+    while len(outside):
+        moved = _permuted(found[outside], bits, keys)
+        found[outside] = moved
+        outside = outside[moved >= length]
     return found
 
 
@@ -45,12 +48,14 @@ def _round_keys(seed: int, epoch: int) -> tuple[int, ...]:
     return struct.unpack(f"<{_ROUNDS}I", digest)
 
 
-def _permuted(indices: torch.Tensor, half_bits: int, keys: tuple[int, ...]) -> torch.Tensor:
-    mask = (1 << half_bits) - 1
-    left, right = indices >> half_bits, indices & mask
+def _permuted(indices: torch.Tensor, bits: int, keys: tuple[int, ...]) -> torch.Tensor:
+    low = bits // 2
+    mask, other_mask = (1 << (bits - low)) - 1, (1 << low) - 1
+    left, right = indices >> low, indices & other_mask
     for key in keys:
         left, right = right, left ^ (_mixed(right, key) & mask)
-    return (left << half_bits) | right
+        mask, other_mask = other_mask, mask
+    return (left << low) | right
 
 
 def _mixed(half: torch.Tensor, key: int) -> torch.Tensor:

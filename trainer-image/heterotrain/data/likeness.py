@@ -10,10 +10,10 @@ differs when it is read again has random numbers of its own, and is not compared
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import Any
@@ -31,6 +31,7 @@ _SAMPLES, _READS = 4, 3
 _MOST_PARTS = 20_000
 _DEEPEST = 8
 _SAME_SUM = 1e-3
+_FEW = 64
 _TEXT = re.compile(r"checksum ([0-9a-f]{8}), form ([0-9a-f]{8}), sum (\S+)")
 
 
@@ -51,7 +52,7 @@ def described(read: Callable[[int], Any], indices: Sequence[int]) -> list[str]:
 
 def differ(one: str, other: str, *, exact: bool) -> bool:
     """Whether two workers' descriptions are of different samples. Unless `exact`, their machines may round differently,
-    and numbers are compared by the sums of their absolute values."""
+    and numbers are compared by the sum of their absolute values, but for a few whole numbers such as labels."""
     if one == other or NOT_COMPARED in (one, other):
         return False
     parts, others = _TEXT.fullmatch(one), _TEXT.fullmatch(other)
@@ -63,13 +64,13 @@ def differ(one: str, other: str, *, exact: bool) -> bool:
 
 
 def _text_of(sample: Any) -> str:
-    checksum = form = 0
-    total = 0.0
+    form, checksum, total = hashlib.blake2b(digest_size=4), hashlib.blake2b(digest_size=4), 0.0
     for of_form, numbers, size in islice(_parts(sample, 0), _MOST_PARTS):
-        form = zlib.crc32(of_form.encode(errors="replace"), form)
-        checksum = zlib.crc32(numbers, checksum)
+        form.update(of_form.encode(errors="replace"))
+        checksum.update(numbers)
         total += size
-    return f"checksum {zlib.crc32(checksum.to_bytes(4, 'little'), form):08x}, form {form:08x}, sum {total:.9g}"
+    checksum.update(form.digest())
+    return f"checksum {checksum.hexdigest()}, form {form.hexdigest()}, sum {total:.9g}"
 
 
 def _parts(value: Any, depth: int) -> Iterator[tuple[str, bytes, float]]:
@@ -80,9 +81,9 @@ def _parts(value: Any, depth: int) -> Iterator[tuple[str, bytes, float]]:
     kind = type(value).__name__
     if isinstance(value, torch.Tensor):
         yield _of_tensor(value)
-    elif isinstance(value, (bool, int, float, complex)):
+    elif isinstance(value, (float, complex)):
         yield kind, repr(value).encode(), _finite(abs(value))
-    elif value is None or isinstance(value, (str, bytes)):
+    elif value is None or isinstance(value, (str, bytes, int)):
         yield f"{kind} {value!r}", b"", 0.0
     elif (of_array := _of_array(value)) is not None:
         yield of_array
@@ -118,6 +119,8 @@ def _of_tensor(value: torch.Tensor) -> tuple[str, bytes, float]:
         total = float((plain.abs() if plain.is_complex() else plain).double().abs().nan_to_num(0, 0, 0).sum())
     except (RuntimeError, TypeError):  # nested ones, for example, have no such bytes
         return form, b"", 0.0
+    if value.numel() <= _FEW and not (plain.is_floating_point() or plain.is_complex()):
+        form = f"{form} {numbers.hex()}"
     return form, numbers, total
 
 
@@ -129,7 +132,9 @@ def _of_array(value: Any) -> tuple[str, bytes, float] | None:
     numbers = numpy.ascontiguousarray(value)
     form = f"array {value.dtype} {value.shape}"
     if value.dtype.kind not in "biufc":
-        return f"{form} {zlib.crc32(numbers.tobytes())}", b"", 0.0
+        return f"{form} {numbers.tolist()}", b"", 0.0
+    if value.size <= _FEW and value.dtype.kind in "biu":
+        form = f"{form} {numbers.tobytes().hex()}"
     return form, numbers.tobytes(), float(numpy.nan_to_num(numpy.abs(numbers).astype(float), posinf=0).sum())
 
 

@@ -71,7 +71,9 @@ class Source:
 
     def as_loader(self) -> DataLoader[Any]:
         """The user's loader, or what a script would have made of its data set."""
-        return self.loader or DataLoader(self.dataset, shuffle=True, collate_fn=self.collate_fn)
+        if self.loader is not None:
+            return self.loader
+        return DataLoader(self.dataset, shuffle=True, collate_fn=self.collate_fn)
 
     @classmethod
     def of(
