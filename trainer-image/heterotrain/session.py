@@ -7,6 +7,7 @@ and its batch comes again. So workers can come and go without a change of the us
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from heterotrain import contract
 from heterotrain.contract import Member, Plan, Termination, TrainingConfig
 from heterotrain.data.evaluation import Measure
 from heterotrain.data.loading import Loader, Prefetch, Source
@@ -56,15 +58,31 @@ def join(
     `join` once, early: from here on the worker answers to SIGTERM and reports how it ended, and torch's random state is
     seeded.
 
+    `heterotrain run SCRIPT` takes them from here for its manifest, where its command line does not say them.
+
     Raises ValueError if the job's environment is incomplete, OSError if the metrics port is taken, RuntimeError if a
     promised GPU is missing.
     """
     worker = Worker.from_environment(os.environ)
     if worker is None:
+        _answer_look(final=batch_size is not None, epochs=epochs, steps=steps, batch_size=batch_size, seed=seed)
         if epochs is None and steps is None:
             epochs = 1
         return Session(None, TrainingConfig(epochs=epochs, steps=steps, seed=seed), batch_size)
     return Session(worker, worker.config, None)
+
+
+def _answer_look(*, final: bool, **given: int | None) -> None:
+    """Where `heterotrain run` takes a first look at a script: write down what is known, and end once that is all."""
+    path = os.environ.get(contract.ENV_LOOK)
+    if path is None:
+        return
+    answer = Path(path)
+    known = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {}
+    known |= {name: int(value) for name, value in given.items() if value is not None}
+    answer.write_text(json.dumps(known), encoding="utf-8")
+    if final:
+        os._exit(0)  # nothing that the script does at its end has anything to do yet
 
 
 class Session:
@@ -226,6 +244,8 @@ class Session:
         lacking = check_optimizer(optimizer, modules)
         check(dataset)
         source = Source.of(dataset, collate_fn)
+        if self._worker is None:
+            _answer_look(final=True, loader_batch_size=source.batch_size)
         check_loss(loss, counted=counted, backward_passes=backward_passes)
         if remark := remark_on_lacking(modules, lacking):
             log.warning("%s", remark)

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from heterotrain_operator.api import ManifestError, Problem
@@ -21,6 +22,7 @@ from heterotrain_operator.cli.local.checks import Options
 from heterotrain_operator.cli.local.run import run
 from heterotrain_operator.cli.parser import parse, parser
 from heterotrain_operator.cli.script_job import IMAGE, ScriptJob, init, is_script, text_of
+from heterotrain_operator.cli.script_look import look_at
 
 FOR_SCRIPTS = ("workers", "global_batch", "epochs", "steps", "print_manifest")
 """Options of `run` for what a manifest would state itself."""
@@ -40,7 +42,10 @@ def _refuse(subject: Path, error: ManifestError) -> int:
 
 
 def _script_job(asked: argparse.Namespace, script: Path, words: tuple[str, ...]) -> ScriptJob:
-    return ScriptJob(script, asked.workers, asked.global_batch, asked.epochs, asked.steps, words)
+    job = ScriptJob(script, asked.workers, asked.global_batch, asked.epochs, asked.steps, words, asked.seed)
+    if job.is_complete or not (is_script(script) and script.is_file()):
+        return job
+    return replace(job, asked=look_at(script, words))
 
 
 def _run(asked: argparse.Namespace, words: tuple[str, ...]) -> int:
@@ -67,6 +72,7 @@ def _run(asked: argparse.Namespace, words: tuple[str, ...]) -> int:
             schedule=asked.schedule,
             logs=asked.logs,
             script=script,
+            seed=asked.seed,
         ),
         Path.cwd(),
     )

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Callable, Sequence
-from decimal import Decimal
+from collections.abc import Sequence
 from pathlib import Path
 
 from heterotrain_operator.api.availability import known_policies
-from heterotrain_operator.api.quantity import parse_quantity
-from heterotrain_operator.cli import package_version
+from heterotrain_operator.api.base import MAX_STEPS
+from heterotrain_operator.cli import arguments, package_version
 from heterotrain_operator.cli.cluster.commands import add_commands
 from heterotrain_operator.cli.local import script_output
 from heterotrain_operator.cli.script_job import IMAGE, is_script
@@ -23,85 +21,12 @@ SHELLS = ("bash", "zsh", "tcsh")
 EVERY_SECONDS = 30.0
 
 
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names:
-        raise argparse.ArgumentTypeError("names no policy")
-    return names
-
-
-def _cores(text: str) -> tuple[Decimal, ...]:
-    """CPU limits in cores, as `1.0,0.5,250m`."""
-    limits = []
-    for part in text.split(","):
-        try:
-            limit = parse_quantity(part.strip())
-        except ValueError:
-            raise argparse.ArgumentTypeError(
-                f"must be CPU limits such as 1.0,0.5,250m, one for each worker; found {part.strip()!r}"
-            ) from None
-        if limit * 1000 < 1 or limit * 1000 % 1:
-            raise argparse.ArgumentTypeError(
-                f"a CPU limit must be at least 1m, and of whole thousandths of a core; found {part.strip()!r}"
-            )
-        limits.append(limit)
-    return tuple(limits)
-
-
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, found {text!r}")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, found {text!r}")
-    return seconds
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or len(text) > 18:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, found {text!r}")
-    return int(text)
-
-
-def _neighbours(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or len(text) > 3 or not 1 <= int(text) <= GREATEST_NEIGHBOURS:
-        raise argparse.ArgumentTypeError(f"must be a number from 1 to {GREATEST_NEIGHBOURS}, found {text!r}")
-    return int(text)
-
-
-def _faults(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    unknown = [name for name in names if name not in FAULTS]
-    if unknown or not names:
-        raise argparse.ArgumentTypeError(f"there is no fault {', '.join(unknown)!r}; there are {', '.join(FAULTS)}")
-    return names
-
-
-def _number(least: int, most: int) -> Callable[[str], int]:
-    """A type of argparse: whole numbers within bounds."""
-
-    def parsed(text: str) -> int:
-        short = text.isascii() and text.isdecimal() and len(text) <= 20
-        if not short or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}, found {text[:40]!r}")
-        return int(text)
-
-    return parsed
-
-
 Commands = argparse._SubParsersAction
 
 
 def parser(program: str = "heterotrain") -> argparse.ArgumentParser:
     """The commands and their options."""
-    top = argparse.ArgumentParser(
+    top = arguments.Parser(
         prog=program, description="Make unequal workers train one PyTorch model like one good machine."
     )
     top.add_argument("--version", action="version", version=f"heterotrain {package_version()}")
@@ -147,10 +72,14 @@ def _add_trials(train: argparse.ArgumentParser) -> None:
     policies = ", ".join(known_policies())
     train.add_argument("--policy", metavar="P", help=f"instead of spec.batching.policy: one of {policies}")
     train.add_argument(
-        "--compare", type=_names, default=(), metavar="P,Q", help="run the same job under these policies, too"
+        "--compare", type=arguments.names, default=(), metavar="P,Q", help="run the same job under these policies, too"
     )
     train.add_argument(
-        "--rounds", type=int, default=1, metavar="N", help="run every policy N times, order reversed in between (1)"
+        "--rounds",
+        type=arguments.whole(1),
+        default=1,
+        metavar="N",
+        help="run every policy N times, order reversed in between (1)",
     )
     train.add_argument(
         "--ceiling",
@@ -186,16 +115,32 @@ def _add_start(train: argparse.ArgumentParser) -> None:
 
 
 def _add_script_options(command: argparse.ArgumentParser) -> None:
-    script = command.add_argument_group("the job of a script, where a manifest says it otherwise")
-    script.add_argument(
-        "--workers", type=_cores, metavar="1.0,0.5", help="the CPU limit of each worker, in cores (1,0.5,0.25)"
+    script = command.add_argument_group(
+        "the job of a script, where a manifest says it otherwise",
+        "Where an option is missing, what the script gives to heterotrain.join() counts, and then the default.",
     )
     script.add_argument(
-        "--global-batch", type=_positive, metavar="N", help="samples per step, over all workers (64 for each)"
+        "--workers",
+        type=arguments.workers,
+        metavar="LIST",
+        help="the CPU limit of each worker in cores, or its GPU: 1.0,0.5,0.25 (default); 3: so many of one core each; "
+        "3x1.0,2x0.5; gpu:0,gpu:1,cpu:2.0; gpus: one on each GPU",
+    )
+    script.add_argument(
+        "--global-batch",
+        type=arguments.whole(1),
+        metavar="N",
+        help="samples per step, over all workers (default: 64 for each)",
     )
     end = script.add_mutually_exclusive_group()
-    end.add_argument("--epochs", type=_positive, metavar="N", help="passes over the data (1)")
-    end.add_argument("--steps", type=_positive, metavar="N", help="steps, instead of epochs")
+    end.add_argument("--epochs", type=arguments.whole(1), metavar="N", help="passes over the data (default: 1)")
+    end.add_argument("--steps", type=arguments.whole(1), metavar="N", help="steps, instead of epochs")
+    script.add_argument(
+        "--seed",
+        type=arguments.whole(0, MAX_STEPS),
+        metavar="N",
+        help="of the order of samples and the first weights (default: 0); of a manifest, instead of spec.training.seed",
+    )
 
 
 def _add_chaos(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -221,28 +166,34 @@ def _add_chaos(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     chaos.add_argument(
         "--for",
-        type=_seconds,
+        type=arguments.seconds,
         dest="seconds",
         metavar="SECONDS",
         help=f"take the fault back after so long ({', '.join(LASTING)})",
     )
     chaos.add_argument(
-        "--neighbours", type=_neighbours, default=1, metavar="N", help="with slow: so many busy processes (1)"
+        "--neighbours",
+        type=arguments.whole(1, GREATEST_NEIGHBOURS),
+        default=1,
+        metavar="N",
+        help="with slow: so many busy processes (1)",
     )
     chaos.add_argument("--json", action="store_true", help="print what was done as JSON, an object in each line")
     randomly = chaos.add_argument_group("random faults, the same ones for the same seed")
-    randomly.add_argument("--seed", type=_count, metavar="N", help="any whole number; faults come until the job ends")
+    randomly.add_argument(
+        "--seed", type=arguments.whole(0), metavar="N", help="any whole number; faults come until the job ends"
+    )
     randomly.add_argument(
         "--every",
-        type=_seconds,
+        type=arguments.seconds,
         default=EVERY_SECONDS,
         metavar="SECONDS",
         help=f"from one fault to the next, on average ({EVERY_SECONDS:g}); those that last do so for half of it",
     )
     randomly.add_argument(
-        "--faults", type=_faults, default=FAULTS, metavar="A,B", help=f"only these (all: {','.join(FAULTS)})"
+        "--faults", type=arguments.faults, default=FAULTS, metavar="A,B", help=f"only these (all: {','.join(FAULTS)})"
     )
-    randomly.add_argument("--count", type=_count, metavar="N", help="end after so many faults")
+    randomly.add_argument("--count", type=arguments.whole(0), metavar="N", help="end after so many faults")
 
 
 def _add_simulate(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -269,12 +220,15 @@ def _add_simulate(commands: Commands[argparse.ArgumentParser]) -> None:
         metavar="P",
         help=f"instead of the scenario's policies: {', '.join(known_policies())}; several by naming it again",
     )
-    simulate.add_argument("--seed", type=_number(0, 2**53), metavar="N", help="instead of the scenario's seed")
+    simulate.add_argument("--seed", type=arguments.whole(0, 2**53), metavar="N", help="instead of the scenario's seed")
     simulate.add_argument(
-        "--seeds", type=_number(1, MAX_SEEDS), metavar="N", help="run every policy with N seeds, from that one on"
+        "--seeds",
+        type=arguments.whole(1, MAX_SEEDS),
+        metavar="N",
+        help="run every policy with N seeds, from that one on",
     )
     simulate.add_argument(
-        "--intervals", type=_number(1, MAX_INTERVALS), metavar="N", help="simulate N control intervals"
+        "--intervals", type=arguments.whole(1, MAX_INTERVALS), metavar="N", help="simulate N control intervals"
     )
     simulate.add_argument("--out", type=Path, metavar="DIR", help="keep figures, plots and report.html in this folder")
     simulate.add_argument("--fresh", action="store_true", help="replace an earlier run in --out")
@@ -315,13 +269,13 @@ def _add_validate(commands: Commands[argparse.ArgumentParser]) -> None:
     validate.add_argument("--strict", action="store_true", help="refuse what is doubtful, too")
 
 
-def parse(arguments: Sequence[str], program: str) -> tuple[argparse.Namespace, tuple[str, ...]]:
+def parse(given: Sequence[str], program: str) -> tuple[argparse.Namespace, tuple[str, ...]]:
     """The options, and the words after `--`, which are a script's arguments.
 
     Raises SystemExit(2) for what is not understood, with the usage of the command that is meant.
     """
     top = parser(program)
-    words = list(arguments)
+    words = list(given)
     script_words: tuple[str, ...] = ()
     if "--" in words and words[0] in ("run", "init"):
         split = words.index("--")

@@ -158,7 +158,7 @@ def test_options_that_contradict_one_another_are_refused(
         (["explode", "job-0"], "'explode'"),
         (["stop", "job-0", "--for", "0"], "must be a number of seconds above 0, found '0'"),
         (["stop", "job-0", "--for", "inf"], "must be a number of seconds above 0"),
-        (["slow", "job-0", "--neighbours", "65"], "must be a number from 1 to 64"),
+        (["slow", "job-0", "--neighbours", "65"], "must be a whole number from 1 to 64"),
         (["--seed", "-1"], "must be a whole number"),
         (["--seed", "1", "--faults", "kill,burn"], "there is no fault 'burn'; there are kill, stop, slow, starve"),
         (["--seed", "1", "--faults", ","], "there are kill, stop"),

@@ -52,7 +52,6 @@ def test_only_what_a_command_needs_is_loaded(program: str, unneeded: list[str]) 
         ({}, ["--compare", "Optimal"], ["would run twice"]),
         ({}, ["--compare", "Uniform,Uniform"], ["would run twice"]),
         ({"runPolicy": {"suspend": True}}, [], ["spec.runPolicy.suspend: a suspended job does not run"]),
-        ({}, ["--rounds", "0"], ["--rounds: must be at least 1, found 0"]),
         (
             {},
             ["--compare", "Uniform", "--resume"],
@@ -166,6 +165,8 @@ def test_version_is_printed(word: str, heterotrain: Run) -> None:
         (["walk"], "invalid choice: 'walk'"),
         (["run"], "usage: heterotrain run "),
         (["run", "x", "--compare", ","], "names no policy"),
+        (["run", "x", "--rounds", "0"], "--rounds: must be a whole number of at least 1, found '0'"),
+        (["expalin", "x"], "invalid choice: 'expalin'; did you mean explain?"),
         (["run", "x.yaml", "--wide"], "unrecognized arguments: --wide"),
         (["logs", "j", "--wide"], "usage: heterotrain logs "),
         (["validate", "x", "--wide"], "usage: heterotrain validate "),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import yaml
 
 from heterotrain_operator.api import ManifestError, load_manifest, parse_manifest
 from heterotrain_operator.cli.local.checks import Options, prepare, script_at
+from heterotrain_operator.cli.local.run import crowding, in_force
 from heterotrain_operator.cli.main import main
-from heterotrain_operator.cli.script_job import ScriptJob, document_of, job_name
+from heterotrain_operator.cli.script_job import ScriptJob, WorkerSpec, document_of, job_name
+from heterotrain_operator.cli.script_look import Asked, look_at
+from heterotrain_operator.clusters.local.limits import machine_cores
 from unit.cli.commands import TRAIN, manifest, start, write_manifest
 
 ROOT = Path(__file__).parents[3]
@@ -52,6 +56,67 @@ def test_workers_and_the_end_are_as_asked(script: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
+    ("asked", "workers"),
+    [
+        ("3", [("cpu-1000m", 3)]),
+        ("3x1.0, 2x0.5", [("cpu-1000m", 3), ("cpu-500m", 2)]),
+        ("2x250m,cpu:2.0", [("cpu-2000m", 1), ("cpu-250m", 2)]),
+        ("2xgpu,cpu:1", [("gpu", 2), ("cpu-1000m", 1)]),
+    ],
+)
+def test_workers_are_counted(
+    asked: str, workers: list[tuple[str, int]], script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", script.name, "--print-manifest", "--workers", asked]) == 0
+    job = parse_manifest(yaml.safe_load(capsys.readouterr().out))
+    assert [(group.name, group.replicas) for group in job.spec.worker_groups] == workers
+
+
+LOOKED_AT = """
+import argparse, atexit, heterotrain
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=5)
+atexit.register(open("at-exit", "x").close)
+{call}
+open("too-far", "x").close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "asked"),
+    [
+        (
+            "heterotrain.join(epochs=parser.parse_args().epochs, batch_size=256, seed=7)",
+            Asked(epochs=4, batch_size=256, seed=7),
+        ),
+        ("raise ValueError", Asked()),
+        ("import time; time.sleep(600)", Asked()),
+    ],
+    ids=["options of the script", "fails", "comes to no end"],
+)
+def test_a_look_at_a_script_ends_at_its_join(call: str, asked: Asked, script: Path) -> None:
+    script.write_text(LOOKED_AT.format(call=call), "utf-8")
+    assert look_at(script, ["--epochs", "4"], 1.0 if "sleep" in call else 120.0) == asked
+    assert not (script.parent / "too-far").exists()
+
+
+def test_what_is_in_force_is_said_first_with_who_said_it(script: Path) -> None:
+    asked = Asked(epochs=5, seed=3, loader_batch_size=256)
+    job = ScriptJob(script, epochs=None, steps=None, asked=asked)
+    said = in_force(prepare(Options(script, script=job), script.parent), Options(script, script=job))
+    assert said == (
+        "my-train-2: 3 workers (default), 5 epochs (join() in My_Train 2.py), "
+        "global batch 256 (the DataLoader in My_Train 2.py), seed 3 (join() in My_Train 2.py), policy Optimal (default)"
+    )
+    path = write_manifest(script.parent, manifest())
+    options = Options(path, seed=9)
+    assert in_force(prepare(options, script.parent), options) == (
+        "job: 2 workers, 10 steps, global batch 32 (job.yaml), seed 9 (--seed), policy Optimal (job.yaml); "
+        "what scripts give to join() counts only outside of jobs"
+    )
+
+
+@pytest.mark.parametrize(
     ("stem", "name"), [("train", "train"), ("Train_CNN.v2", "train-cnn-v2"), ("3d", "job-3d"), ("__", "job")]
 )
 def test_name_of_the_job_is_that_of_the_script(stem: str, name: str) -> None:
@@ -75,6 +140,7 @@ def test_script_trains_to_its_end_without_a_manifest_and_with_its_own_arguments(
     ("arguments", "words"),
     [
         (["run", "gone.py"], "gone.py: there is no such file"),
+        (["run", "my_train2.py"], "my_train2.py: there is no such file; did you mean My_Train 2.py?"),
         (["run", "job.yaml", "--workers", "1", "--steps", "3"], "--workers: is for a script; a manifest says it"),
         (["run", "job.yaml", "--", "--lr"], "--: is for a script"),
         (["run", "My_Train 2.py", "--global-batch", "2"], "spec.training.globalBatchSize: 2 samples are too few"),
@@ -95,7 +161,11 @@ def test_what_makes_no_job_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "x.py", "--workers", "1,fast"], "--workers: must be CPU limits such as 1.0,0.5,250m"),
+        (["run", "x.py", "--workers", "1,fast"], "--workers: must be CPU limits or GPUs, such as 3, 1.0,0.5,250m"),
+        (["run", "x.py", "--workers", "gpsu"], "found 'gpsu'; did you mean gpu?"),
+        (["run", "x.py", "--workers", "0"], "--workers: a number of workers is at least 1, found 0"),
+        (["run", "x.py", "--workers", "gpu:1,gpu:1"], "--workers: gpu:1 is named twice; a GPU has one worker"),
+        (["run", "x.py", "--workers", "gpus,gpu"], "gpus is a worker on each GPU; no other worker can have one"),
         (["run", "x.py", "--workers", "1,0"], "--workers: a CPU limit must be at least 1m"),
         (["run", "x.py", "--epochs", "0"], "--epochs: must be a whole number of at least 1, found '0'"),
         (["run", "x.py", "--epochs", "1", "--steps", "1"], "--steps: not allowed with argument --epochs"),
@@ -127,6 +197,14 @@ def test_manifest_is_written_once_and_is_valid(script: Path, capsys: pytest.Capt
     prepare(Options(written), script.parent)
     assert main(["init", script.name]) == 2
     assert written.read_text("utf-8") == text
+
+
+def test_limits_that_the_machine_cannot_keep_are_said(script: Path) -> None:
+    crowded = ScriptJob(script, (WorkerSpec(Decimal(machine_cores())), WorkerSpec(Decimal(machine_cores()))))
+    said = crowding(prepare(Options(script, script=crowded), script.parent).experiment)
+    assert f"add up to {2 * machine_cores()} cores, more than the {machine_cores()} of this machine" in said
+    assert f"--workers {machine_cores() / 2:g},{machine_cores() / 2:g} would" in said
+    assert not crowding(prepare(Options(script, script=ScriptJob(script)), script.parent).experiment)
 
 
 # --- where scripts are ----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ ENV_SECRET = "HETEROTRAIN_SECRET"  # by which a job's workers know one another; 
 ENV_ELASTIC = "HETEROTRAIN_ELASTIC"  # 0: members stay, and all start again; unset or 1: they change in training
 ENV_WARM_UP = "HETEROTRAIN_WARM_UP"  # 1: others train already, so it is to warm up before it says that it waits
 ENV_SERIES = "HETEROTRAIN_SERIES"  # file for one JSON line per step; unset: none is written
+ENV_LOOK = "HETEROTRAIN_LOOK"  # outside a job: a file for what join() was given; the script ends once that is known
 
 SECRET_BYTES = 32
 """Random bytes in a job's secret, which is their hexadecimal digits."""

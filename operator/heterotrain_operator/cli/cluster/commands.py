@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heterotrain_operator.cli import BAD_INPUT, FAILED, NO_CLUSTER
+from heterotrain_operator.cli.arguments import whole
 from heterotrain_operator.clusters.kube.reading_errors import (
     AccessError,
     JobNotFoundError,
@@ -93,7 +94,7 @@ def _add_logs(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     logs.add_argument("job", metavar="JOB")
     logs.add_argument("worker", nargs="?", metavar="WORKER", help="such as large-0 (default: all workers)")
-    logs.add_argument("--tail", type=_count, metavar="N", help="only the last N lines of each worker")
+    logs.add_argument("--tail", type=whole(1), metavar="N", help="only the last N lines of each worker")
     source = logs.add_mutually_exclusive_group()
     source.add_argument("--local", action="store_true", help="of a run in this folder, or not at all")
     source.add_argument("--cluster", action="store_true", help="of the cluster, whatever was run in this folder")
@@ -104,12 +105,6 @@ def _add_logs(commands: Commands[argparse.ArgumentParser]) -> None:
         help="of a run with several trials, such as uniform-1 (default: the last); --arm is its former name",
     )
     _add_access(logs)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a number of lines, at least 1, found {text!r}")
-    return int(text)
 
 
 def _add_access(command: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.problems import did_you_mean
 from heterotrain_operator.cli.local import script_output
 from heterotrain_operator.cli.script_job import SUFFIX, ScriptJob, document_of, manifest_text
+from heterotrain_operator.clusters.local.gpus import gpu_problems
 from heterotrain_operator.clusters.local.template import ProcessTemplate, read_templates
 from heterotrain_operator.experiments import checkpoints
 from heterotrain_operator.experiments.experiment import Experiment, experiment_of
@@ -41,6 +42,7 @@ class Options:
     schedule: Path | None = None
     logs: str = script_output.LEADER
     script: ScriptJob | None = None
+    seed: int | None = None
 
     @property
     def is_compared(self) -> bool:
@@ -51,7 +53,11 @@ class Options:
         """The job. Raises ManifestError with all that is wrong with it."""
         if self.script is not None:
             return parse_manifest(document_of(self.script))
-        return load_manifest(self.manifest)
+        job = load_manifest(self.manifest)
+        if self.seed is None:
+            return job
+        training = job.spec.training.model_copy(update={"seed": self.seed})
+        return job.model_copy(update={"spec": job.spec.model_copy(update={"training": training})})
 
     def manifest_text(self) -> str:
         """The manifest, for the report."""
@@ -64,6 +70,8 @@ class Options:
         words = ["heterotrain", "run", str(self.manifest), "--resume"]
         if self.policy:
             words += ["--policy", self.policy]
+        if self.seed is not None:
+            words += ["--seed", str(self.seed)]
         if self.schedule:
             words += ["--schedule", str(self.schedule)]
         return words
@@ -161,8 +169,8 @@ def prepare(options: Options, here: Path) -> Prepared:
     templates = _templates(job, problems)
     if job.spec.run_policy.suspend:
         problems.append(Problem("spec.runPolicy.suspend", "a suspended job does not run; set it to false"))
-    if options.rounds < 1:
-        problems.append(Problem("--rounds", f"must be at least 1, found {options.rounds}"))
+    if templates:
+        problems += gpu_problems(job, templates)
     durable = None if options.is_compared else checkpoints.local_folder(job, here)
     problems += _resume_problems(options, durable)
     if durable is not None:

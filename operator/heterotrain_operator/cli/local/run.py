@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import shlex
 import sys
@@ -11,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
@@ -22,6 +24,7 @@ from heterotrain_operator.cli import FAILED, SUCCEEDED, package_version
 from heterotrain_operator.cli.local.checks import Options, Prepared, prepare
 from heterotrain_operator.cli.local.live import View
 from heterotrain_operator.cli.local.script_output import last_lines
+from heterotrain_operator.cli.script_job import terms_of
 from heterotrain_operator.cli.terminal import messages, print_report, say
 from heterotrain_operator.clusters.local.limits import Mechanism, detect, machine_cores
 from heterotrain_operator.experiments import checkpoints, runs
@@ -33,7 +36,7 @@ from heterotrain_operator.experiments.report.trials import Course, report_of
 from heterotrain_operator.experiments.runs import cleared
 from heterotrain_operator.experiments.trials.runner import INTERRUPTED
 from heterotrain_operator.experiments.trials.stop import StopSignals, stop_signals
-from heterotrain_operator.experiments.trials.trial import FailedWorker, TrialResult, worker_names
+from heterotrain_operator.experiments.trials.trial import FailedWorker, TrialResult, limits_of, worker_names
 
 _IN_POD = re.compile(r"^spec\.workerGroups\[\d+\]\.template\.(?:spec\.)?")
 
@@ -41,13 +44,10 @@ _IN_POD = re.compile(r"^spec\.workerGroups\[\d+\]\.template\.(?:spec\.)?")
 def introduce(view: View, prepared: Prepared, options: Options, mechanism: Mechanism, cpus: Mapping[str, int]) -> None:
     """Say what will run, under which limits, and where its checkpoints are; move earlier ones aside if asked to."""
     experiment = prepared.experiment
-    job = experiment.job
-    replicas = job.spec.total_replicas
-    view.say(
-        f"{job.metadata.name}: {replicas} {'worker' if replicas == 1 else 'workers'}, global batch "
-        f"{job.spec.global_batch_size}, policy {experiment.policy}",
-        style="bold",
-    )
+    view.say(in_force(prepared, options), style="bold")
+    crowded = crowding(experiment)
+    if crowded:
+        view.warn(crowded)
     view.say(f"Limits: {mechanism.describe()}")
     if cpus:
         view.say(f"Each worker keeps to one CPU: {', '.join(f'{name} to {cpu}' for name, cpu in cpus.items())}")
@@ -60,6 +60,49 @@ def introduce(view: View, prepared: Prepared, options: Options, mechanism: Mecha
         view.say("Every trial starts from the beginning; its checkpoints stay in the run's folder")
         return
     _introduce_checkpoints(view, experiment, options)
+
+
+def in_force(prepared: Prepared, options: Options) -> str:
+    """What will be trained, and in brackets who said it."""
+    job = prepared.experiment.job
+    training, replicas = job.spec.training, job.spec.total_replicas
+    name = options.manifest.name
+    end = f"{training.epochs} {'epoch' if training.epochs == 1 else 'epochs'}" if training.epochs is not None else ""
+    end = end or f"{training.steps} {'step' if training.steps == 1 else 'steps'}"
+    by = {"policy": "--policy" if options.policy else "default" if options.script else name}
+    if options.script is not None:
+        by |= terms_of(options.script, replicas).sources
+        by |= {"workers": "--workers" if options.script.workers else "default", "end": by.get("epochs") or by["steps"]}
+    else:
+        by |= dict.fromkeys(("workers", "end", "globalBatchSize", "seed"), name)
+        by |= {"seed": "--seed"} if options.seed is not None else {}
+    said = (
+        ("workers", f"{replicas} {'worker' if replicas == 1 else 'workers'}"),
+        ("end", end),
+        ("globalBatchSize", f"global batch {job.spec.global_batch_size}"),
+        ("seed", f"seed {training.seed}"),
+        ("policy", f"policy {prepared.experiment.policy}"),
+    )
+    parts = [
+        f"{', '.join(words for _, words in alike)} ({source})"
+        for source, alike in groupby(said, key=lambda each: by[each[0]])
+    ]
+    alone = "" if options.script is not None else "; what scripts give to join() counts only outside of jobs"
+    return f"{job.metadata.name}: {', '.join(parts)}{alone}"
+
+
+def crowding(experiment: Experiment) -> str:
+    """What is wrong with limits that this machine cannot keep, in a sentence; empty if it can."""
+    limits = [limit for limit in limits_of(to_core(experiment.job)).values() if limit is not None]
+    cores, wanted = machine_cores(), sum(limits)
+    if wanted <= cores:
+        return ""
+    fitting = ",".join(f"{max(math.floor(limit * cores / wanted * 100) / 100, 0.01):g}" for limit in limits[:8])
+    example = f"; --workers {fitting} would" if len(limits) <= 8 else ""
+    return (
+        f"The CPU limits add up to {wanted:g} cores, more than the {cores} of this machine: workers slow one another, "
+        f"and figures say little of machines of their own{example}"
+    )
 
 
 def _introduce_checkpoints(view: View, experiment: Experiment, options: Options) -> None:

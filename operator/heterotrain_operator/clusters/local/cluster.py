@@ -128,7 +128,8 @@ class LocalCluster:
             if key.name in self._pods:
                 logger.info("worker %s exists still; it is created once the old one is gone", key.name)
             else:
-                pod = self._starter.start(key, beside_training=decision.beside_training)
+                taken = [pod.gpu for pod in self._pods.values() if pod.gpu is not None and pod.is_running]
+                pod = self._starter.start(key, beside_training=decision.beside_training, taken=taken)
                 self._pods[key.name] = pod
                 self._history.setdefault(key.name, []).append(pod.files)
 

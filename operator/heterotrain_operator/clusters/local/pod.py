@@ -15,7 +15,8 @@ from heterotrain_operator.core.model import PodPhase, WorkerKey, WorkerMetrics, 
 
 @dataclass(slots=True)
 class Pod:
-    """A process in the place of a pod. Its limits hold once it is `confined`."""
+    """A process in the place of a pod. Its limits hold once it is `confined`; `gpu` is how CUDA knows the GPU that it
+    was given."""
 
     key: WorkerKey
     files: WorkerFiles
@@ -23,6 +24,7 @@ class Pod:
     metrics_address: str
     cores: float | None
     process: WorkerProcess
+    gpu: str | None = None
     neighbours: int = 0
     confined: bool = False
     deleted: bool = False

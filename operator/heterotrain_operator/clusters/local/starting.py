@@ -15,7 +15,7 @@ import socket
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from heterotrain_operator.api import (
     training_config,
 )
 from heterotrain_operator.clusters.local import leftovers
+from heterotrain_operator.clusters.local.gpus import ENV_VISIBLE, GpuAssignment
 from heterotrain_operator.clusters.local.limits import Mechanism
 from heterotrain_operator.clusters.local.pod import Pod, usable
 from heterotrain_operator.clusters.local.process import WorkerFiles, WorkerProcess
@@ -95,18 +96,23 @@ class Starter:
         self._mechanism = mechanism
         self._token = token
         self._secret = secrets.token_hex(contract.SECRET_BYTES)
+        self._gpus = GpuAssignment(job, templates)
         self._ports = Ports()
         self._path = interpreter_path(directory / "bin")
         self._scratch = tempfile.TemporaryDirectory(prefix="heterotrain-", ignore_cleanup_errors=True)
 
-    def start(self, key: WorkerKey, *, beside_training: bool) -> Pod:
-        """Start this worker. Raises LimitError or OSError if its process cannot be had."""
+    def start(self, key: WorkerKey, *, beside_training: bool, taken: Collection[str] = ()) -> Pod:
+        """Start this worker; `taken` are the GPUs that others have. Raises LimitError or OSError if its process cannot
+        be had."""
         template = self._templates[key.group]
         files = WorkerFiles(self._directory / "workers" / key.name, str(uuid.uuid4()), self._logs / key.name)
         address, metrics_port = f"{HOST}:{self._ports.take()}", self._ports.take()
         scratch = Path(self._scratch.name, files.uid[:SCRATCH_LETTERS])
         scratch.mkdir()
-        environment = self._environment(key, template, files, metrics_port, scratch, beside_training=beside_training)
+        shown = self._gpus.choose(key, taken)
+        environment = self._environment(
+            key, template, files, metrics_port, scratch, shown=shown, beside_training=beside_training
+        )
         command = [expand(word, environment) for word in template.command]
         limits = self._mechanism.create(key.name, None, template.memory_bytes, self._token)
         process = WorkerProcess(
@@ -119,7 +125,7 @@ class Starter:
             scratch=scratch,
         )
         logger.info("worker %s is process %d, its log is %s", key.name, process.pid, files.log)
-        return Pod(key, files, address, f"{HOST}:{metrics_port}", template.cores, process)
+        return Pod(key, files, address, f"{HOST}:{metrics_port}", template.cores, process, gpu=shown)
 
     def close(self) -> None:
         """Remove what the workers have left among their temporary files."""
@@ -133,6 +139,7 @@ class Starter:
         metrics_port: int,
         scratch: Path,
         *,
+        shown: str | None,
         beside_training: bool,
     ) -> dict[str, str]:
         contract_part = {
@@ -157,6 +164,7 @@ class Starter:
         habits = {"PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch)}
         habits |= {contract.ENV_WARM_UP: "1"} if beside_training else {}
         compiled = {ENV_COMPILED: str(Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}"))}
+        inherited |= {} if shown is None else {ENV_VISIBLE: shown}
         given = {**compiled, **inherited, "PATH": self._path, **habits, **contract_part}
         fields = {
             "metadata.name": key.name,
