@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -16,6 +17,9 @@ from pydantic_core import ErrorDetails
 
 from heterotrain_operator.api.base import PATTERN_MEANING, Model
 from heterotrain_operator.api.problems import ManifestError, Problem, did_you_mean, magnitude_problem, render_path
+
+MAX_NEIGHBOURS = 10_000
+"""Files of a folder among which one of nearly the same name is looked for."""
 
 STANDARD_INPUT = Path("-")
 MAX_CHARACTERS = 8 * 2**20
@@ -72,6 +76,17 @@ def read_document(path: Path) -> object:
     return document_in(read_text(path), path)
 
 
+def near_miss(path: Path) -> str:
+    """A question to append to a message about a file that is not there: the file beside it of nearly that name."""
+    try:
+        if path.exists():
+            return ""
+        beside = [each.name for each in islice(path.parent.iterdir(), MAX_NEIGHBOURS) if each.is_file()]
+    except (OSError, ValueError):
+        return ""
+    return did_you_mean(path.name, beside)
+
+
 def read_text(path: Path) -> str:
     """What is in a file, or in standard input (`-`). Raises ManifestError if it cannot be read or is too large."""
     try:
@@ -82,7 +97,9 @@ def read_text(path: Path) -> str:
             with path.open(encoding="utf-8") as file:
                 text = file.read(MAX_CHARACTERS + 1)
     except OSError as error:
-        raise ManifestError([Problem(str(path), f"cannot be read: {error.strerror or error}")]) from error
+        raise ManifestError(
+            [Problem(str(path), f"cannot be read: {error.strerror or error}{near_miss(path)}")]
+        ) from error
     except UnicodeDecodeError as error:
         raise ManifestError([Problem(str(path), f"is not UTF-8 text: {error.reason} at byte {error.start}")]) from error
     except ValueError as error:  # of a path with a null character

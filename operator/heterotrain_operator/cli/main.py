@@ -21,6 +21,7 @@ from heterotrain_operator.cli.local.chaos import chaos
 from heterotrain_operator.cli.local.checks import Options
 from heterotrain_operator.cli.local.run import run
 from heterotrain_operator.cli.parser import parse, parser
+from heterotrain_operator.cli.past_runs import list_runs
 from heterotrain_operator.cli.script_job import IMAGE, ScriptJob, init, is_script, text_of
 from heterotrain_operator.cli.script_look import look_at
 
@@ -122,6 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return SUCCEEDED
         if asked.command == "completion":
             return _completion(parser(), asked.shell)
+        if asked.command == "runs":
+            return list_runs(Path.cwd(), asked.job, program)
         if asked.command == "chaos":
             return chaos(asked, Path.cwd(), program)
         if asked.command == "validate":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.api.base import MAX_STEPS
+from heterotrain_operator.api.problems import did_you_mean
 from heterotrain_operator.cli import arguments, package_version
 from heterotrain_operator.cli.cluster.commands import add_commands
 from heterotrain_operator.cli.local import script_output
@@ -24,14 +25,46 @@ EVERY_SECONDS = 30.0
 Commands = argparse._SubParsersAction
 
 
+RUN_EXAMPLES = """examples:
+  heterotrain run train.py                           three workers of 1, 0.5 and 0.25 cores
+  heterotrain run train.py --workers 3 -- --lr 0.1   three of one core; the script gets --lr 0.1
+  heterotrain run train.py --workers gpus            one worker on each GPU
+  heterotrain run train.py --compare Uniform --out out/first
+                                                     what balancing brings, with a report
+  heterotrain run job.yaml --resume                  go on from the newest checkpoint
+"""
+
+HERE = ("run", "runs", "chaos", "simulate", "init", "validate")
+EVERYWHERE = ("logs", "explain")
+CLUSTER = ("status", "watch")
+
+
+class _Top(arguments.Parser):
+    """Shows its own overview of the commands in place of argparse's one list, which completion still needs."""
+
+    def format_help(self) -> str:
+        commands = next(action for action in self._actions if isinstance(action, argparse._SubParsersAction))
+        listed, commands._choices_actions = commands._choices_actions, []
+        try:
+            return super().format_help()
+        finally:
+            commands._choices_actions = listed
+
+
 def parser(program: str = "heterotrain") -> argparse.ArgumentParser:
     """The commands and their options."""
-    top = arguments.Parser(
-        prog=program, description="Make unequal workers train one PyTorch model like one good machine."
+    top = _Top(
+        prog=program,
+        usage="%(prog)s COMMAND ...",
+        description="Make unequal workers train one PyTorch model like one good machine.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"heterotrain {package_version()}")
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = top.add_subparsers(
+        parser_class=arguments.Parser, prog=program, dest="command", required=True, metavar="COMMAND"
+    )
     _add_run(commands)
+    _add_runs(commands)
     _add_chaos(commands)
     _add_simulate(commands)
     _add_init(commands)
@@ -44,7 +77,22 @@ def parser(program: str = "heterotrain") -> argparse.ArgumentParser:
         description="Print what a shell needs to complete commands, options and files.",
     )
     shells.add_argument("shell", choices=SHELLS)
+    top.epilog = _overview(commands)
     return top
+
+
+def _overview(commands: Commands[argparse.ArgumentParser]) -> str:
+    """The commands by what they need."""
+    helps = {action.dest: action.help for action in commands._choices_actions}
+    named = {*HERE, *EVERYWHERE, *CLUSTER}
+    rooms = {
+        "on this machine": HERE,
+        "of runs on this machine, or of jobs on a cluster": EVERYWHERE,
+        "on a cluster": CLUSTER,
+        "about this program": tuple(name for name in helps if name not in named),
+    }
+    parts = [f"{room}:\n" + "".join(f"  {name:<12}{helps[name]}\n" for name in names) for room, names in rooms.items()]
+    return "\n".join([*parts, "`COMMAND --help` has its options."])
 
 
 def _add_run(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -52,8 +100,10 @@ def _add_run(commands: Commands[argparse.ArgumentParser]) -> None:
         "run",
         help="run a job on this machine",
         usage="%(prog)s [options] JOB.yaml\n       %(prog)s [options] SCRIPT.py [-- ARGUMENT ...]",
-        description="Run a job on this machine: every worker is a process under its CPU limit. Shows what happens on "
-        "standard error. Exit code: 0 succeeded, 1 failed, 2 bad input, 130 (143) interrupted.",
+        description="Run a job on this machine: every worker is a process under its CPU limit.\n"
+        "Shows what happens on standard error.\nExit code: 0 succeeded, 1 failed, 2 bad input, 130 (143) interrupted.",
+        epilog=RUN_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     train.add_argument(
         "manifest",
@@ -66,6 +116,15 @@ def _add_run(commands: Commands[argparse.ArgumentParser]) -> None:
     _add_trials(train)
     _add_output(train)
     _add_start(train)
+
+
+def _add_runs(commands: Commands[argparse.ArgumentParser]) -> None:
+    listed = commands.add_parser(
+        "runs",
+        help="list the runs in this folder, which explain and logs can show",
+        description="List the newest runs of the jobs that were run in this folder, with their ends and folders.",
+    )
+    listed.add_argument("job", nargs="?", metavar="JOB", help="only those of this job")
 
 
 def _add_trials(train: argparse.ArgumentParser) -> None:
@@ -285,5 +344,9 @@ def parse(given: Sequence[str], program: str) -> tuple[argparse.Namespace, tuple
         commands = next(action for action in top._actions if isinstance(action, argparse._SubParsersAction))
         subject = {"run": "manifest", "init": "script"}.get(asked.command)
         hint = "; a script's own come after --" if subject and is_script(getattr(asked, subject)) else ""
-        commands.choices[asked.command].error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        command = commands.choices[asked.command]
+        named = next((word.partition("=")[0] for word in unknown if word.startswith("--")), None)
+        if named is not None and not hint:
+            hint = did_you_mean(named, command._option_string_actions)
+        command.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     return asked, script_words

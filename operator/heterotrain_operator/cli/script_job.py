@@ -15,7 +15,7 @@ import yaml
 
 from heterotrain_operator.api import API_VERSION, KIND, ManifestError, Problem, parse_manifest
 from heterotrain_operator.api.base import MAX_GROUP_NAME
-from heterotrain_operator.api.problems import did_you_mean
+from heterotrain_operator.api.document import near_miss
 from heterotrain_operator.cli.script_look import Asked
 from heterotrain_operator.clusters.local import gpus
 
@@ -135,8 +135,7 @@ def document_of(job: ScriptJob, *, for_cluster: bool = False, image: str = IMAGE
     Raises ManifestError if the script is not there, or a GPU.
     """
     if not job.script.is_file():
-        beside = [path.name for path in job.script.parent.glob(f"*{SUFFIX}")] if job.script.parent.is_dir() else []
-        gone = f"there is no such file{did_you_mean(job.script.name, beside)}"
+        gone = f"there is no such file{near_miss(job.script)}"
         raise ManifestError([Problem(str(job.script), "is no file" if job.script.exists() else gone)])
     workers = placed(job)
     known = gpus.detect() if any(spec.gpu is not None for spec in workers) else ()

@@ -50,13 +50,20 @@ def messages() -> Console:
     return console if console.is_terminal else Console(stderr=True, width=min(console.width, PIPED_WIDTH))
 
 
+def output() -> Console:
+    """Standard output, for what a command is asked to show."""
+    console = Console()
+    return console if console.is_terminal else Console(width=min(console.width, PIPED_WIDTH))
+
+
 def say(console: Console, text: str, style: str = "") -> None:
     """One line that stays, uncut; a terminal folds it."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def print_report(console: Console, report: Report) -> None:
-    """The tables and sentences of a report, and then its lead, without what is for the page alone."""
+def print_report(console: Console, report: Report, notes: Sequence[str] = ()) -> None:
+    """The tables and sentences of a report, then `notes`, and at last its lead, of which the first comes last: the end
+    of what is printed stays in sight. What is for the page alone is left out."""
     title: str | None = report.title
     for section in report.sections:
         for part in section.parts:
@@ -67,7 +74,9 @@ def print_report(console: Console, report: Report) -> None:
                 title = None
             elif isinstance(part, Sentence):
                 _print_sentence(console, part)
-    for sentence in report.lead:
+    for note in notes:
+        say(console, note)
+    for sentence in reversed(report.lead):
         if not sentence.detail:
             _print_sentence(console, sentence)
 

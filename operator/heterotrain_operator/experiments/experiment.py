@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heterotrain_operator.api import HeteroTrainingJob, to_core
-from heterotrain_operator.clusters.local.limits import Mechanism
+from heterotrain_operator.clusters.local.limits import Mechanism, machine_cores
 from heterotrain_operator.clusters.local.pod import place
 from heterotrain_operator.clusters.local.template import read_templates
 from heterotrain_operator.experiments.control import ControlServer
 from heterotrain_operator.experiments.figures.history import WELL, Target
 from heterotrain_operator.experiments.figures.summary import Summary, summarize
+from heterotrain_operator.experiments.figures.verdict import Circumstances
 from heterotrain_operator.experiments.runs import TRIALS, log_folder
 from heterotrain_operator.experiments.schedules.schedule import Schedule, unchanging
 from heterotrain_operator.experiments.trials.observer import Observer
@@ -145,11 +146,22 @@ def run_trials(
     return results
 
 
-def summary_of(experiment: Experiment, results: Sequence[TrialResult], limits: str) -> Summary:
-    """The results in numbers; `limits` says how CPU limits were imposed."""
+def summary_of(
+    experiment: Experiment, results: Sequence[TrialResult], limits: str, *, of_script: bool = False
+) -> Summary:
+    """The results in numbers; `limits` says how CPU limits were imposed, `of_script` that no manifest was given."""
     core = to_core(experiment.job)
     trained = [result.history for result in results if not result.trial.is_profile]
     target = experiment.job.spec.training.target
+    own = next((each for each in results if each.trial.policy == experiment.policy), None)
+    circumstances = Circumstances(
+        limits=limits_of(core),
+        machine_cores=machine_cores(),
+        interval=core.interval,
+        of_script=of_script,
+        dry_run=core.dry_run,
+        reason="" if own is None else own.reason,
+    )
     return summarize(
         core.name,
         # The experiment's own policy first in each round, whatever the order they ran in.
@@ -161,4 +173,5 @@ def summary_of(experiment: Experiment, results: Sequence[TrialResult], limits: s
         limits=limits,
         levels=experiment.schedule.levels,
         least=least_batches(core, results),
+        circumstances=circumstances,
     )

@@ -101,9 +101,23 @@ def entries(here: Path, job: str) -> list[Path]:
     return _entries(here / RUNS / job)
 
 
-def newest(here: Path, job: str) -> Path | None:
-    """The folder of a job's newest run of which something is left; None if there is none."""
-    return next((entry for entry in reversed(_entries(here / RUNS / job)) if (entry / TRIALS).is_dir()), None)
+def with_something(here: Path, job: str) -> list[Path]:
+    """The folders of a job's runs of which something is left, newest last."""
+    return [entry for entry in _entries(here / RUNS / job) if (entry / TRIALS).is_dir()]
+
+
+def began(entry: Path) -> datetime:
+    """When the run of one of these entries began."""
+    return datetime.strptime(entry.name, "%Y%m%dT%H%M%S%f").replace(tzinfo=UTC)
+
+
+def find(here: Path, word: str) -> Path | None:
+    """The folder of the run that is meant: the newest of a job of that name, or a run by its own folder."""
+    own = with_something(here, word) if os.sep not in word else []
+    if own:
+        return own[-1]
+    folder = here / word
+    return folder if (folder / TRIALS).is_dir() else None
 
 
 def jobs(here: Path) -> list[str]:

@@ -83,6 +83,7 @@ def test_the_newest_run_counts_wherever_its_folder_is(here: Path, heterotrain: R
     a_run(here, {"digits-a-0": "old\n"})
     a_run(here, {"digits-a-0": "new\n"}, minutes=5, out=here / "elsewhere")
     assert heterotrain("logs", "digits", "a-0").out == "new\n"
+    assert heterotrain("logs", "./elsewhere", "a-0").out == heterotrain("logs", "elsewhere", "a-0").out == "new\n"
 
 
 def test_the_trial_that_ran_last_counts_but_a_profile_does_not(here: Path, heterotrain: Run) -> None:
@@ -101,7 +102,7 @@ def test_the_trial_that_ran_last_counts_but_a_profile_does_not(here: Path, heter
     [
         (["digits", "b-0"], "job digits has no worker 'b-0'; did you mean digits-a-0?"),
         (["digits", "--arm", "static-1"], "no trial 'static-1'; it has optimal-1"),
-        (["digit", "--local"], "no run of job 'digit' in this folder; there are runs of digits"),
+        (["digit", "--local"], "no run of job 'digit' in this folder; did you mean digits?"),
         (["digits", "--local", "-n", "team"], "--local and --trial are about runs in this folder"),
         (["../digits", "--local"], "no run of job '../digits'"),
     ],

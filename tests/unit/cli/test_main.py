@@ -85,10 +85,14 @@ def test_what_cannot_run_is_refused_with_all_its_faults_and_nothing_starts(
 
 
 @pytest.mark.parametrize("command", ["run", "validate"])
-def test_unreadable_file_is_bad_input(command: str, heterotrain: Run) -> None:
+def test_unreadable_file_is_bad_input(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heterotrain: Run
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("one.yaml").touch()
     said = heterotrain(command, "none.yaml")
     assert (said.code, said.out) == (2, "")
-    assert "none.yaml" in said.err
+    assert "none.yaml: cannot be read: No such file or directory; did you mean one.yaml?" in said.err
 
 
 def test_fields_ignored_in_many_groups_are_named_once() -> None:
@@ -151,6 +155,18 @@ def test_the_command_that_resumes_repeats_the_options_of_the_run() -> None:
     )
 
 
+def test_help_divides_commands_by_where_they_look_and_run_has_examples(heterotrain: Run) -> None:
+    rooms = heterotrain("--help").out.split(":\n")
+    assert [room.splitlines()[-1] for room in rooms[:-1]][-4:] == [
+        "on this machine",
+        "of runs on this machine, or of jobs on a cluster",
+        "on a cluster",
+        "about this program",
+    ]
+    assert "  status      show jobs on a cluster\n" in rooms[-2]
+    assert "heterotrain run train.py --workers 3 -- --lr 0.1" in heterotrain("run", "--help").out
+
+
 @pytest.mark.parametrize("word", ["version", "--version"])
 def test_version_is_printed(word: str, heterotrain: Run) -> None:
     said = heterotrain(word)
@@ -168,6 +184,7 @@ def test_version_is_printed(word: str, heterotrain: Run) -> None:
         (["run", "x", "--rounds", "0"], "--rounds: must be a whole number of at least 1, found '0'"),
         (["expalin", "x"], "invalid choice: 'expalin'; did you mean explain?"),
         (["run", "x.yaml", "--wide"], "unrecognized arguments: --wide"),
+        (["run", "x.yaml", "--polciy=Static"], "unrecognized arguments: --polciy=Static; did you mean --policy?"),
         (["logs", "j", "--wide"], "usage: heterotrain logs "),
         (["validate", "x", "--wide"], "usage: heterotrain validate "),
     ],

@@ -126,7 +126,7 @@ def test_name_of_the_job_is_that_of_the_script(stem: str, name: str) -> None:
 @pytest.mark.processes
 def test_script_trains_to_its_end_without_a_manifest_and_with_its_own_arguments(tmp_path: Path) -> None:
     (tmp_path / "My_Train.py").write_text(f"import sys\nprint('arguments', sys.argv[1:], flush=True)\n{TRAIN}", "utf-8")
-    words = ["--workers", "1,1", "--global-batch", "32", "--steps", "20", "--json", "--", "--lr", "--json"]
+    words = ["--workers", "2", "--steps", "20", "--seed", "7", "--json", "--", "--lr", "--json"]
     command = start(tmp_path, "run", "My_Train.py", *words)
     out, err = command.communicate(timeout=240)
     assert command.returncode == 0, err
@@ -134,6 +134,18 @@ def test_script_trains_to_its_end_without_a_manifest_and_with_its_own_arguments(
     found = json.loads(out)
     assert found["phase"] == "Succeeded"
     assert found["arms"][0]["steps"] == 20
+    assert "too few; try --steps" in found["verdict"] or "Batches" in found["verdict"]
+    first, *_, last = err.splitlines()
+    assert first.startswith(
+        "my-train: 2 workers (--workers), 20 steps (--steps), global batch 128 (default, 64 for each"
+    )
+    assert last == found["verdict"]
+    assert "WorkersStarted: creating" in err
+    explained, _ = start(tmp_path, "explain", "my-train").communicate(timeout=60)
+    assert explained.splitlines()[-1] == last
+    assert "PlanPublished: plan 1 starts generation 1 of 2 workers" in explained
+    listed, _ = start(tmp_path, "runs").communicate(timeout=60)
+    assert " ".join(listed.split()).count("Succeeded") == 1
 
 
 @pytest.mark.parametrize(

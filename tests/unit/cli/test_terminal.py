@@ -180,7 +180,7 @@ def test_table_with_room_is_drawn_where_there_is_no_terminal_and_its_names_are_w
     assert [row[0] for row in rows(shown)] == ["Optimal", "Uniform", FAST, SLOW]
     assert all(len(line) <= 80 for line in shown if line[:1] in "┏┃│└")
     narrow = lines(report_of(compared("Uniform")), 80, piped=True)
-    assert f"Uniform {LONG}-{SLOW}: batch 32, own time 2.0 s, waiting 20%" in narrow
+    assert f"Uniform {LONG}-{SLOW}: batch 32, own time 2.0 s, waiting 0% + 20%" in narrow
 
 
 @pytest.mark.parametrize(("columns", "width"), [("60", 60), ("200", 80), ("", 80)])

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from heterotrain_operator.experiments.figures.history import LimitChange, Target
 from heterotrain_operator.experiments.figures.steps import Step
 from heterotrain_operator.experiments.figures.summary import Summary, summarize
 from heterotrain_operator.experiments.figures.trial_summary import summarize_trial
+from heterotrain_operator.experiments.figures.verdict import Circumstances, verdict_on
 from unit.experiments.histories import BEGAN, FAST, SLOW, history, joined, trial
 
 NAMES = (FAST, SLOW)
@@ -72,7 +74,48 @@ def test_worker_in_numbers():
     assert slow.own_seconds == pytest.approx((10 * 2.0 + 9 * 0.5) / 19)  # without the marked step
     assert slow.wait_seconds == pytest.approx(0.5)
     assert (slow.settled_own_seconds, slow.settled_wait_seconds) == (0.5, 0.5)
-    assert slow.wait_share == 0.5
+    assert (slow.peer_share, slow.communication_share) == (0.0, 0.5)
+    fast = summarize_trial(uniform_trial(), NAMES, ()).worker[0]
+    assert (fast.peer_share, fast.communication_share) == pytest.approx((1.68 / 2.5, 0.5 / 2.5))
+
+
+UNLIKE = {FAST: 1.0, SLOW: 0.5}
+
+
+def verdict(steps: tuple[Step, ...], policy: str = "Optimal", *, adjustments: int = 0, **circumstances: Any) -> str:
+    found = Circumstances(**{"limits": UNLIKE, "machine_cores": 2, "interval": 10, "of_script": True} | circumstances)
+    return verdict_on(summarize_trial(trial(policy, steps, adjustments=adjustments), NAMES, ()), steps, found)
+
+
+SHORT = joined(history(78, (32, 32), (0.002, 0.005), allreduce=0.001))
+TALKING = joined(history(78, (32, 32), (0.002, 0.003), allreduce=0.007))
+ALIKE = joined(history(78, (32, 32), (0.48, 0.5), allreduce=0.1))
+LONG = joined(history(78, (32, 32), (0.4, 0.5), allreduce=0.1))
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (verdict(SHORT), "stayed at 32 / 32: only 78 steps of 6 ms, too short to measure; try --steps 2600."),
+        (verdict(SHORT, of_script=False), "try spec.training.steps: 2600."),
+        (verdict(SHORT[:9]), "only 9 of 9 steps could be measured, too few; try --steps 2600"),
+        (verdict(TALKING), "70% of a step is all-reduce, which batches cannot shorten; a larger global batch"),
+        (verdict(ALIKE), "the CPU limits do not bind: own times differ by 4% only, so equal batches are right; lower"),
+        (verdict(ALIKE, limits={FAST: 0.5, SLOW: 0.5}), "own times differ by 4% only, so equal batches are right."),
+        (verdict(ALIKE, machine_cores=1), "the CPU limits add up to 1.5 cores, and this machine has 1, so that"),
+        (verdict(LONG, "Static"), "Static never moves any; --policy Optimal does."),
+        (
+            verdict(LONG, reason="the best split saves 1 % of the step."),
+            "32 / 32: the best split saves 1 % of the step.",
+        ),
+        (
+            verdict(adjusted_trial().steps, adjustments=1),
+            "Batches moved from 32 / 32 to 48 / 16; a step took 2.5 s before and 1.0 s after",
+        ),
+    ],
+)
+def test_a_run_ends_with_why_its_batches_are_as_they_are_and_what_to_try(said: str, words: str):
+    assert words in said
 
 
 def test_final_loss_is_the_mean_of_the_last_ten_steps_and_a_target_is_timed():

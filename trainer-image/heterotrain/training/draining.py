@@ -33,7 +33,7 @@ class Draining:
         try:
             farewell.wait(_RELEASE_SECONDS)
         except CollectiveError as error:
-            log.info("the others did not say goodbye: %s", error)
+            log.info("other workers ended before this one: %s", error)
 
     def retire(self, generation: Generation | None) -> None:
         """This worker has gone over to others from these groups, if it had any."""

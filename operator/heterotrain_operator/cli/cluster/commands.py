@@ -2,20 +2,20 @@
 
 0: it could be read, or the watched job succeeded; 1: the watched job failed or was deleted, or a worker has no log; 2:
 bad input, be it the kubeconfig or a job that does not exist; 3: the cluster does not answer, refuses, or has no
-HeteroTrain. `logs` reads runs in this folder, too, and needs no cluster for them.
+HeteroTrain. `logs` and `explain` read runs in this folder, too, and need no cluster for them.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from heterotrain_operator.api.problems import did_you_mean
 from heterotrain_operator.cli import BAD_INPUT, FAILED, NO_CLUSTER
 from heterotrain_operator.cli.arguments import whole
 from heterotrain_operator.clusters.kube.reading_errors import (
@@ -77,34 +77,40 @@ def _add_explain(commands: Commands[argparse.ArgumentParser]) -> None:
     explain = commands.add_parser(
         "explain",
         help="say why a job's batches are as they are",
-        description="Say why a job's batches are as they are: the last decision, what is known of each worker, what "
-        "the policy would do now, how much of the possible is reached, and the history of the batches.",
+        description="Say why a job's batches are as they are. Of a run in this folder: its figures, its decisions, and "
+        "what came of it. Of a job on a cluster: the last decision, what is known of each worker, what the policy "
+        "would do now, how much of the possible is reached, and the history of the batches.",
     )
-    explain.add_argument("job", metavar="JOB")
+    explain.add_argument("job", metavar="JOB|RUN", help="a job, or the folder of a run")
+    _add_source(explain)
     _add_access(explain)
 
 
 def _add_logs(commands: Commands[argparse.ArgumentParser]) -> None:
     logs = commands.add_parser(
         "logs",
-        help="print what the workers of a job have printed, here or on a cluster",
+        help="print what the workers of a job have printed",
         description="Print what the workers of a job have printed: of its newest run in this folder, else on the "
         "cluster. Of several workers, each line begins with its worker's name. Exit code: 0 printed, 1 a worker has no "
         "log, 2 bad input, 3 the cluster cannot be read.",
     )
-    logs.add_argument("job", metavar="JOB")
+    logs.add_argument("job", metavar="JOB|RUN", help="a job, or the folder of a run")
     logs.add_argument("worker", nargs="?", metavar="WORKER", help="such as large-0 (default: all workers)")
     logs.add_argument("--tail", type=whole(1), metavar="N", help="only the last N lines of each worker")
-    source = logs.add_mutually_exclusive_group()
+    _add_source(logs)
+    _add_access(logs)
+
+
+def _add_source(command: argparse.ArgumentParser) -> None:
+    source = command.add_mutually_exclusive_group()
     source.add_argument("--local", action="store_true", help="of a run in this folder, or not at all")
     source.add_argument("--cluster", action="store_true", help="of the cluster, whatever was run in this folder")
-    logs.add_argument(
+    command.add_argument(
         "--trial",
         "--arm",
         metavar="NAME",
-        help="of a run with several trials, such as uniform-1 (default: the last); --arm is its former name",
+        help="of a run with several trials, such as uniform-1; --arm is its former name",
     )
-    _add_access(logs)
 
 
 def _add_access(command: argparse.ArgumentParser) -> None:
@@ -122,17 +128,12 @@ def run_command(asked: argparse.Namespace, program: str) -> int:
         sys.stderr.write(f"{program} status: name a job or ask for all namespaces, not both\n")
         return BAD_INPUT
     try:
-        code = _local_logs(asked, program) if asked.command == "logs" else None
+        code = _of_run(asked, program) if asked.command in ("logs", "explain") else None
         if code is None:
             with _reader(asked) as reader:
                 code = _run(asked, reader)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:
-        # The reader of a pipe, such as `head`, has ended; buffered output must not fail again when the interpreter
-        # ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
     except ReadingError as error:
         sys.stderr.write(f"{program} {asked.command}: {error}\n")
         if isinstance(error, NoLogError):
@@ -140,24 +141,29 @@ def run_command(asked: argparse.Namespace, program: str) -> int:
         return BAD_INPUT if isinstance(error, AccessError | JobNotFoundError | WorkerNotFoundError) else NO_CLUSTER
 
 
-def _local_logs(asked: argparse.Namespace, program: str) -> int | None:
-    """Print the logs of a run in this folder; None if those of the cluster are meant."""
+def _of_run(asked: argparse.Namespace, program: str) -> int | None:
+    """Show what a run on this machine has left; None if a job on the cluster is meant."""
+    from heterotrain_operator.cli import past_runs  # noqa: PLC0415
     from heterotrain_operator.cli.cluster import logs as logs_command  # noqa: PLC0415
     from heterotrain_operator.experiments import runs  # noqa: PLC0415
 
     named = asked.namespace or asked.context or asked.kubeconfig
     if (asked.local or asked.trial) and (named or asked.cluster):
-        sys.stderr.write(f"{program} logs: --local and --trial are about runs in this folder, not about a cluster\n")
+        about = "--local and --trial are about runs in this folder, not about a cluster"
+        sys.stderr.write(f"{program} {asked.command}: {about}\n")
         return BAD_INPUT
-    run = None if named or asked.cluster else runs.newest(Path.cwd(), asked.job)
+    run = None if named or asked.cluster else runs.find(Path.cwd(), asked.job)
+    if run is not None and asked.command == "explain":
+        return past_runs.explain_run(run, trial=asked.trial, program=program)
     if run is not None:
         return logs_command.print_local(
             run, asked.job, asked.worker, trial=asked.trial, tail=asked.tail, program=program
         )
-    if not (asked.local or asked.trial):
+    if not (asked.local or asked.trial or os.sep in asked.job):
         return None
-    known = ", ".join(runs.jobs(Path.cwd())) or "none"
-    sys.stderr.write(f"{program} logs: no run of job {asked.job!r} in this folder; there are runs of {known}\n")
+    known = runs.jobs(Path.cwd())
+    near = did_you_mean(asked.job, known) or f"; there are runs of {', '.join(known) or 'none'}"
+    sys.stderr.write(f"{program} {asked.command}: no run of job {asked.job!r} in this folder{near}\n")
     return BAD_INPUT
 
 

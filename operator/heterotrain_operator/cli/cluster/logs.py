@@ -64,15 +64,17 @@ def print_of_cluster(reader: Reader, job: str, worker: str | None, tail: int | N
 
 
 def chosen_workers(job: str, worker: str | None, names: Sequence[str]) -> list[str]:
-    """The worker of this name, which may lack the job's name at its beginning; None means all workers.
+    """The worker of this name, which may lack its beginning, the job's name; None means all workers.
 
     Raises WorkerNotFoundError, naming those that exist.
     """
     if worker is None:
         return list(names)
-    for name in (worker, f"{job}-{worker}"):
-        if name in names:
-            return [name]
+    if worker in names:
+        return [worker]
+    ending = [name for name in names if name.endswith(f"-{worker}")]
+    if len(ending) == 1:
+        return ending
     close = difflib.get_close_matches(worker, names, n=1) or difflib.get_close_matches(f"{job}-{worker}", names, n=1)
     hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names)}"
     raise WorkerNotFoundError(f"job {job} has no worker {worker!r}; {hint}")

@@ -32,6 +32,7 @@ from heterotrain_operator.experiments.control import ControlServer
 from heterotrain_operator.experiments.experiment import Experiment, placements_of, run_trials, summary_of
 from heterotrain_operator.experiments.figures.history import WELL
 from heterotrain_operator.experiments.figures.summary import Summary
+from heterotrain_operator.experiments.report import kept
 from heterotrain_operator.experiments.report.trials import Course, report_of
 from heterotrain_operator.experiments.runs import cleared
 from heterotrain_operator.experiments.trials.runner import INTERRUPTED
@@ -139,23 +140,23 @@ LAST_LINES = 20
 """Lines of the failing worker's log that are shown at the end of a run."""
 
 
-def print_outcome(console: Console, summary: Summary, failed: FailedWorker | None, *, here: Path, logs: Path) -> None:
-    """Print the tables, why the run failed if it did, and where its logs are."""
-    print_report(console, report_of(summary))
+def print_outcome(
+    console: Console, summary: Summary, failed: FailedWorker | None, *, here: Path, logs: Path, report: Path | None
+) -> None:
+    """Print the tables, where logs and report are, and at last what came of it: the verdict, or why the run failed."""
+    notes = [f"Logs: {_seen_from(here, logs)}", *([] if report is None else [f"Report: {report}"])]
+    print_report(console, report_of(summary), notes)
     if failed is not None:
         _print_last_lines(console, failed, here)
     if summary.message:
         colour = "yellow" if summary.phase == INTERRUPTED else "red"
         say(console, f"{summary.job} {summary.phase.lower()}: {summary.message}", colour)
-    say(console, f"Logs: {_seen_from(here, logs)}")
 
 
-def print_what_is_kept(
-    console: Console, options: Options, experiment: Experiment, results: Sequence[TrialResult], report: Path | None
+def print_how_to_go_on(
+    console: Console, options: Options, experiment: Experiment, results: Sequence[TrialResult]
 ) -> None:
-    """Print where the report is, and how a run that was interrupted, or has failed, is resumed."""
-    if report is not None:
-        say(console, f"Report: {report}")
+    """Print how a run that was interrupted, or has failed, is resumed."""
     last = results[-1]
     has_failed = last.history.phase == "Failed" and last.stopped_by is None
     if experiment.durable is None or not (has_failed or last.stopped_by is not None):
@@ -254,10 +255,14 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
                 keeps_checkpoints=experiment.durable is not None or options.out is not None,
                 control=control,
             )
-        summary = summary_of(experiment, results, mechanism.describe())
-        print_outcome(console, summary, results[-1].failed, here=here, logs=logs)
-        report = write_report(folder, options, experiment, results, summary) if options.out is not None else None
-        print_what_is_kept(console, options, experiment, results, report)
+        summary = summary_of(experiment, results, mechanism.describe(), of_script=options.script is not None)
+        report = None
+        if options.out is not None:
+            report = write_report(folder, options, experiment, results, summary)
+        else:
+            kept.keep(logs, summary, results)
+        print_outcome(console, summary, results[-1].failed, here=here, logs=logs, report=report)
+        print_how_to_go_on(console, options, experiment, results)
         if options.as_json:
             sys.stdout.write(json.dumps(summary.to_json(), indent=2, allow_nan=False) + "\n")
             sys.stdout.flush()

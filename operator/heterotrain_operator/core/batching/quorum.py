@@ -53,7 +53,8 @@ def with_silent(
     found = [
         rank
         for rank, (worker, known) in enumerate(zip(members, memory.workers, strict=True))
-        if worker.metrics is None and 0 < known.silent_since <= latest and known.left_out < LEFT_OUT
+        if worker.metrics is None and worker.exit_code is None  # one that has ended has nothing to say any more
+        if 0 < known.silent_since <= latest and known.left_out < LEFT_OUT
     ]
     return _left_out(plan, memory, found, lambda _: "its metrics cannot be read", reason=UNREADABLE)
 

@@ -17,6 +17,7 @@ from heterotrain_operator.experiments.figures.history import DECLARED, WELL, Lev
 from heterotrain_operator.experiments.figures.phases import split
 from heterotrain_operator.experiments.figures.steps import Step
 from heterotrain_operator.experiments.figures.trial_summary import TrialSummary, summarize_trial
+from heterotrain_operator.experiments.figures.verdict import Circumstances, verdict_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +124,16 @@ def _ratio(pairs: Sequence[tuple[float | None, float | None]]) -> Ratio | None:
     return Ratio(median(ratios), min(ratios), max(ratios)) if ratios else None
 
 
-_KEYS = {"trials": "arms"}
+KEYS = {"trials": "arms"}
 """Keys of the JSON document that keep their former names, since other programs read them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A whole run. `profile` and `ceilings` are those of the first of `levels`, which are empty where limits stay."""
+    """A whole run. `verdict` is what a user can make of it where it ended well.
+
+    `profile` and `ceilings` are those of the first of `levels`, which are empty where limits stay.
+    """
 
     job: str
     phase: str
@@ -141,11 +145,12 @@ class Summary:
     ceilings: tuple[MeasuredCeiling, ...]
     levels: tuple[LevelSummary, ...]
     warnings: tuple[str, ...]
+    verdict: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it: finite numbers, null where a figure is unknown."""
         document: dict[str, Any] = _finite(asdict(self))
-        return {_KEYS.get(name, name): value for name, value in document.items()}
+        return {KEYS.get(name, name): value for name, value in document.items()}
 
 
 def _finite(value: Any) -> Any:
@@ -170,12 +175,14 @@ def summarize(
     limits: str = "",
     levels: Sequence[Level] = (),
     least: Mapping[str, int] | None = None,
+    circumstances: Circumstances | None = None,
 ) -> Summary:
     """The whole run in numbers.
 
     `names` are the workers by rank; `bounds` each one's least and most samples per step; `profiled` the
     steps of the profile before and (if it came to that) after the trials; `limits` says how CPU limits were
     imposed, `levels` what they were in the run's course; `least` are the fewest samples that workers reported to need.
+    `circumstances` are what the verdict on the first trial needs, if there is to be one.
     """
     known = tuple(levels) or (Level(DECLARED, {}),)
     measurements = Measurements(trials, profiled, bounds, least or {})
@@ -193,6 +200,7 @@ def summarize(
         profile=found[0].profile,
         ceilings=found[0].ceilings,
         levels=found if any(trial.changes for trial in trials) else (),
+        verdict="" if ended or circumstances is None else verdict_on(summaries[0], trials[0].steps, circumstances),
         warnings=(*_by_level(known, doubts), *(trial.fault for trial in summaries if trial.fault)),
     )
 

@@ -31,7 +31,8 @@ class WorkerSummary:
     """One worker in one trial. `batch` is its final one, in samples; times are means over measured steps, in
     seconds.
 
-    The `settled` times are those since the last adjustment, at `batch`.
+    The `settled` times are those since the last adjustment, at `batch`; of the time waited, `settled_communication`
+    is what the all-reduce alone took, which the last worker to arrive waits for, and the rest is for peers.
     """
 
     name: str
@@ -41,14 +42,24 @@ class WorkerSummary:
     wait_seconds: float | None
     settled_own_seconds: float | None
     settled_wait_seconds: float | None
+    settled_communication_seconds: float | None = None
 
     @property
-    def wait_share(self) -> float | None:
-        """Share of its time that the worker waited since the last adjustment."""
-        if self.settled_own_seconds is None or self.settled_wait_seconds is None:
+    def peer_share(self) -> float | None:
+        """Share of its time that the worker waited for slower ones since the last adjustment."""
+        wait, communication = self.settled_wait_seconds, self.settled_communication_seconds
+        return None if wait is None or communication is None else self._share(max(wait - communication, 0.0))
+
+    @property
+    def communication_share(self) -> float | None:
+        """Share of its time that the all-reduce alone took since the last adjustment."""
+        return self._share(self.settled_communication_seconds)
+
+    def _share(self, seconds: float | None) -> float | None:
+        if seconds is None or self.settled_own_seconds is None or self.settled_wait_seconds is None:
             return None
         total = self.settled_own_seconds + self.settled_wait_seconds
-        return self.settled_wait_seconds / total if total > 0 else None
+        return seconds / total if total > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +80,8 @@ class TrialSummary:
     the first step of that time. `ceiling_fraction` is the ceiling's iteration over it;
     `ceiling_fraction_all` is the same over all full steps, everything that happened between them included.
     Where CPU limits changed, `phases` are the parts in between, and what holds "since the last adjustment" holds since
-    the last change of either. `faults` are those that users put on workers.
+    the last change of either; `measured_steps` are those of that time that are fit for measuring. `faults` are those
+    that users put on workers.
     """
 
     policy: str
@@ -96,6 +108,7 @@ class TrialSummary:
     phases: tuple[PhaseSummary, ...]
     evaluations: tuple[EvaluationSummary, ...]
     faults: tuple[FaultRecord, ...]
+    measured_steps: int = 0
 
     @property
     def measured(self) -> Mapping[str, float]:
@@ -106,7 +119,8 @@ class TrialSummary:
 def _worker(name: str, steps: Sequence[Step], settled: Sequence[Step]) -> WorkerSummary:
     records = [step.records[name] for step in steps if name in step.records]
     measured = [s.records[name] for s in steps if name in s.records and not s.marked]
-    last = [s.records[name] for s in settled if name in s.records and not s.marked]
+    counted = [step for step in settled if name in step.records and not step.marked]
+    last = [step.records[name] for step in counted]
     return WorkerSummary(
         name=name,
         batch=records[-1].batch if records else 0,
@@ -115,6 +129,7 @@ def _worker(name: str, steps: Sequence[Step], settled: Sequence[Step]) -> Worker
         wait_seconds=fmean(record.wait for record in measured) if measured else None,
         settled_own_seconds=fmean(record.own for record in last) if last else None,
         settled_wait_seconds=fmean(record.wait for record in last) if last else None,
+        settled_communication_seconds=fmean(step.allreduce_seconds for step in counted) if counted else None,
     )
 
 
@@ -178,6 +193,7 @@ def summarize_trial(
         phases=by_phase,
         evaluations=_evaluations(trial),
         faults=trial.faults,
+        measured_steps=sum(not step.marked for step in settled),
     )
 
 

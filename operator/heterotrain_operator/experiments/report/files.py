@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from heterotrain_operator.experiments.figures.history import TrialHistory
 from heterotrain_operator.experiments.figures.summary import Summary
-from heterotrain_operator.experiments.report import simulated, trials
+from heterotrain_operator.experiments.report import kept, simulated, trials
 from heterotrain_operator.experiments.report.drawing import png_of
 from heterotrain_operator.experiments.report.page import page
 from heterotrain_operator.experiments.report.value import Report
@@ -22,11 +21,10 @@ def write_trials(folder: Path, summary: Summary, course: trials.Course) -> Path:
 
     Raises OSError if the folder cannot be written.
     """
-    for each in (*course.trials, *course.profiles):
-        decisions = "".join(entry.to_json() + "\n" for entry in each.entries)
+    results = (*course.trials, *course.profiles)
+    for each in results:
         (folder / f"{each.slug}-series.jsonl").write_text(_series(each), encoding="utf-8")
-        (folder / f"{each.slug}-decisions.jsonl").write_text(decisions, encoding="utf-8")
-    _write_json(folder / "summary.json", summary.to_json())
+    kept.keep(folder, summary, results)
     (folder / "manifest.yaml").write_text(course.manifest, encoding="utf-8")
     if course.schedule:
         (folder / "schedule.yaml").write_text(course.schedule, encoding="utf-8")
@@ -48,13 +46,9 @@ def write_simulation(folder: Path, found: Comparison, course: simulated.Course) 
         }
         for policy, result in course.shown.items()
     }
-    _write_json(folder / "results.json", {**found.to_json(), "heterotrain": course.version, "first": first})
+    kept.write_json(folder / "results.json", {**found.to_json(), "heterotrain": course.version, "first": first})
     (folder / "scenario.yaml").write_text(course.scenario, encoding="utf-8")
     return _write_page(folder, simulated.report_of(found, course))
-
-
-def _write_json(path: Path, document: dict[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _write_page(folder: Path, report: Report) -> Path:

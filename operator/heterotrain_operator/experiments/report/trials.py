@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from heterotrain_operator.experiments import wording
-from heterotrain_operator.experiments.figures.ceiling import LEAST_SIZES, MeasuredCeiling, Profile
+from heterotrain_operator.experiments.figures.ceiling import FAULT_ABOVE, LEAST_SIZES, MeasuredCeiling, Profile
 from heterotrain_operator.experiments.figures.summary import Ratio, Speedup, Summary
-from heterotrain_operator.experiments.figures.trial_summary import TrialSummary
+from heterotrain_operator.experiments.figures.trial_summary import TrialSummary, WorkerSummary
 from heterotrain_operator.experiments.report.plots import batches_and_times, losses, own_times
 from heterotrain_operator.experiments.report.value import (
     Column,
@@ -46,14 +46,16 @@ class Course:
 
 def report_of(summary: Summary, course: Course | None = None) -> Report:
     """The report of a run; with its `course` it has all that the page shows."""
-    lead = [Sentence(speedup(found), Tone.LEAD) for found in summary.speedup]
-    lead += [Sentence(f"Doubtful: {warning}", Tone.DOUBT) for warning in summary.warnings]
+    headlines = [" ".join(speedup(found, summary) for found in summary.speedup)]
+    headlines += [] if summary.speedup and summary.trials[0].adjustments else [summary.verdict]
+    lead = [Sentence(text, Tone.LEAD) for text in headlines if text]
+    if summary.warnings:
+        lead.append(Sentence(doubt(summary.warnings), Tone.DOUBT))
     if course is not None:
         facts = f"heterotrain {course.version} on {course.cpu_cores} CPU cores. {summary.limits}"
         lead.insert(0, Sentence(facts, detail=True))
-        if summary.message:
-            ended = Sentence(f"{summary.phase}: {summary.message}", Tone.DOUBT, detail=True)
-            lead.insert(1 + len(summary.speedup), ended)
+        ended = [f"{summary.phase}: {summary.message}"] if summary.message else []
+        lead += [Sentence(text, Tone.DOUBT, detail=True) for text in (*ended, *summary.warnings[1:])]
     sections = [*_overview(summary, course), *_ceiling(summary)]
     if course is not None:
         sections[-1:-1] = [_trial(each, summary, course.names) for each in course.trials]
@@ -75,7 +77,9 @@ def _overview(summary: Summary, course: Course | None) -> list[Section]:
         trials.append(losses([each.history for each in course.trials]))
     sections = [
         Section("Trials", tuple(trials)),
-        Section("Workers", (_workers_table(summary, detail=untrained),)),
+        Section(
+            "Workers", (_workers_table(summary, detail=untrained), Sentence(WAITING, Tone.FAINT, detail=untrained))
+        ),
     ]
     if any(trial.phases for trial in summary.trials):
         sections.append(Section("CPU limits", (_phases_table(summary),)))
@@ -115,6 +119,12 @@ def _metric(of: Callable[[Any], Mapping[str, float]], name: str) -> Callable[[An
     return lambda row: of(row).get(name)
 
 
+def _possible(fraction: float | None) -> float | None:
+    """A share of the ceiling, which cannot be more than all of it; None where it is so much more that its measurement
+    is at fault."""
+    return None if fraction is None or fraction > FAULT_ABOVE else min(fraction, 1.0)
+
+
 TRIAL_COLUMNS = (
     Column("ended", lambda trial: trial.phase, left=True, detail=True),
     Column("steps", lambda trial: trial.steps, rank=5),
@@ -125,7 +135,7 @@ TRIAL_COLUMNS = (
     Column("restarts", lambda trial: trial.restarts, detail=True),
     Column("final loss", lambda trial: trial.final_loss, wording.loss, rank=6),
     Column("to target", lambda trial: trial.target_seconds, wording.seconds, rank=4, optional=True),
-    Column("of ceiling", lambda trial: trial.ceiling_fraction, wording.percent, rank=2, optional=True),
+    Column("of ceiling", lambda trial: _possible(trial.ceiling_fraction), wording.percent, rank=2, optional=True),
     Column(
         "of ceiling, all steps", lambda trial: trial.ceiling_fraction_all, wording.percent, detail=True, optional=True
     ),
@@ -156,9 +166,20 @@ WORKER_COLUMNS = (
     Column("samples", lambda row: row[1].samples, "{:,}".format, detail=True),
     Column("own time", lambda row: row[1].settled_own_seconds, wording.seconds, rank=1),
     Column("wait", lambda row: row[1].settled_wait_seconds, wording.seconds, detail=True),
-    Column("waiting", lambda row: row[1].wait_share, wording.percent, rank=2),
+    Column("waiting", lambda row: _waits(row[1]), rank=2),
 )
 """Of a trial's name and one of its workers; own times and waiting are means since the last adjustment."""
+
+WAITING = (
+    "Waiting: shares of a step that a worker waits for slower ones, and then for the all-reduce, which no split spares."
+)
+
+
+def _waits(worker: WorkerSummary) -> str | None:
+    """What it waits for its peers and for communication."""
+    if worker.peer_share is None or worker.communication_share is None:
+        return None
+    return f"{worker.peer_share:.0%} + {worker.communication_share:.0%}"
 
 
 def _workers_table(summary: Summary, *, detail: bool) -> Table:
@@ -175,7 +196,7 @@ PHASE_COLUMNS = (
     Column("samples/s", lambda row: row[1].samples_per_second, wording.rate, rank=2),
     Column("iteration", lambda row: row[1].iteration_seconds, wording.seconds, rank=1),
     Column("adjustments", lambda row: row[1].adjustments, rank=6),
-    Column("of ceiling", lambda row: row[1].ceiling_fraction, wording.percent),
+    Column("of ceiling", lambda row: _possible(row[1].ceiling_fraction), wording.percent),
     Column("of ceiling, all steps", lambda row: row[1].ceiling_fraction_all, wording.percent, rank=3),
 )
 """Of a trial's name and one of its phases; the column with the share of the ceiling is never left out."""
@@ -233,12 +254,21 @@ def _profile_table(profile: Profile) -> Table:
     return Table(PROFILE_COLUMNS, rows, detail=True)
 
 
-def speedup(found: Speedup) -> str:
-    """One sentence per compared policy."""
+def doubt(warnings: Sequence[str]) -> str:
+    """What makes figures doubtful, in one sentence, and what to do about it."""
+    first, *others = warnings
+    more = f" (and {len(others)} more, in --json and the report)" if others else ""
+    advice = "Read what is said of the ceiling with care, or run it again while nothing else uses this machine"
+    return f"{advice}: {first}{more}."
+
+
+def speedup(found: Speedup, summary: Summary) -> str:
+    """One sentence per compared policy. Iterations that were faster than is possible are not boasted of."""
     rounds = f" over {found.rounds} rounds" if found.rounds > 1 else ""
     rate = _factor(found.samples_per_second)
     whole = f"{found.policy} trained {rate} as many samples per second as {found.over}{rounds}"
-    if found.iteration is None:
+    faulty = {trial.policy for trial in summary.trials if trial.fault}
+    if found.iteration is None or faulty & {found.policy, found.over}:
         return f"{whole}."
     return f"{whole}; after the last adjustment its iterations were {_factor(found.iteration)} as fast."
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from heterotrain_operator.core.model import Decision, Event, Job, Seen
@@ -30,6 +30,10 @@ class Entry:
         return json.dumps(asdict(self))
 
 
+LOCAL_WORDS = {"SuccessfulCreatePod": "WorkersStarted"}
+"""Events whose names speak of a cluster, as this machine has them."""
+
+
 def entry_of(seconds: float, step: int, decision: Decision) -> Entry | None:
     """The entry for a decision; None if it published no plan and recorded no event."""
     if decision.plan is None and not decision.events:
@@ -40,7 +44,7 @@ def entry_of(seconds: float, step: int, decision: Decision) -> Entry | None:
         version=decision.plan.version if decision.plan else None,
         batches=decision.plan.batch_sizes if decision.plan else (),
         reason=decision.reason,
-        events=decision.events,
+        events=tuple(replace(each, reason=LOCAL_WORDS.get(each.reason, each.reason)) for each in decision.events),
     )
 
 

@@ -73,11 +73,13 @@ def counted_in(job: Job, cluster: LocalCluster) -> Counted:
 
 
 class Rounds:
-    """Keeps what was decided and which workers failed, in the order in which they failed, and passes it on."""
+    """Keeps what was decided, why the batches were left as they are, and which workers failed, in the order in which
+    they failed, and passes it on."""
 
     def __init__(self, observer: Observer, limits: ScheduledLimits, faults: TrialFaults) -> None:
         self.entries: list[Entry] = []
         self.failures: list[str] = []
+        self.reason = ""
         self._observer = observer
         self._limits = limits
         self._faults = faults
@@ -93,6 +95,8 @@ class Rounds:
         entry = entry_of(time.monotonic() - self._began, self._steps, decision)
         if entry is not None:
             self.entries.append(entry)
+        if decision.phase == "Running" and not any(worker.exit_code is not None for worker in seen.workers):
+            self.reason = decision.reason
         self.failures += [w.name for w in seen.workers if w.exit_code and w.name not in self.failures]
         self._observer.show(seen, decision, entry)
 
@@ -166,7 +170,14 @@ class Runner:
         blamed = failing_worker(ending.message, rounds.failures) if ending.phase == "Failed" else None
         failed = None if blamed is None else FailedWorker(blamed, cluster.log_file(blamed))
         return TrialResult(
-            trial, history, tuple(rounds.entries), series, ending.stopped_by, counted.least_batches, failed
+            trial,
+            history,
+            tuple(rounds.entries),
+            series,
+            ending.stopped_by,
+            counted.least_batches,
+            failed,
+            rounds.reason,
         )
 
     def _steered(

@@ -86,7 +86,8 @@ class FailedWorker:
 @dataclass(frozen=True, slots=True)
 class TrialResult:
     """What came of a trial: its history, the decisions taken, every worker's records, the signal that ended it, the
-    fewest samples that workers reported to need, and the worker for which it failed.
+    fewest samples that workers reported to need, the worker for which it failed, and the reason of the last decision
+    while it trained.
     """
 
     trial: Trial
@@ -96,6 +97,7 @@ class TrialResult:
     stopped_by: Interrupted | None = None
     least_batches: Mapping[str, int] = field(default_factory=dict)
     failed: FailedWorker | None = None
+    reason: str = ""
 
     @property
     def slug(self) -> str:
