@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SOURCES := operator trainer-image tests examples hack
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-unit test-pythons test-e2e verify manifests format chart-score kind kind-down images clean
+.PHONY: help install demo demo-length test test-all test-unit test-pythons test-e2e verify manifests format chart-score kind kind-down images clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -18,6 +18,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing into $(VENV), once: some minutes, most of them for torch"
 	$(PIP) --editable '.[operator,cli,trainer]'
 	@touch $@
 
@@ -27,7 +28,10 @@ $(VENV)/installed-dev: $(VENV)/installed
 
 install: $(VENV)/installed ## set up .venv with the command line and the training library
 
-demo: $(VENV)/installed ## watch three unequal workers converge, against uniform batches (about 2 minutes)
+demo-length:
+	@echo "the demo trains three unequal workers twice, which takes about two minutes once all is installed"
+
+demo: demo-length $(VENV)/installed ## watch three unequal workers converge, against uniform batches (about 2 minutes)
 	$(BIN)/heterotrain run examples/digits-hetero.yaml --compare Uniform --out out/demo --fresh
 
 test: $(VENV)/installed-dev ## run the tests that need no cluster (10 minutes on two cores)

@@ -174,6 +174,17 @@ def test_rows_without_room_are_records_where_there_is_no_terminal(width: int) ->
     )
 
 
+def test_what_cannot_be_is_doubted_in_one_sentence_with_advice_and_not_headlined() -> None:
+    found = summarize(
+        "j", [adjusted_trial(), uniform_trial()], (FAST, SLOW), bounds=BOUNDS, profiled=[profile_steps(4.0)]
+    )
+    *_, doubt, headline = lines(report_of(found), 200, piped=True)
+    assert headline.strip() == "Optimal trained 1.40x as many samples per second as Uniform."
+    assert doubt.startswith("Read what is said of the ceiling with care, or run it again while nothing else uses this ")
+    optimal = next(row for row in rows(lines(report_of(found), 200)) if row[0] == "Optimal")
+    assert optimal[-1] == "-"
+
+
 def test_table_with_room_is_drawn_where_there_is_no_terminal_and_its_names_are_whole() -> None:
     short = summarize("j", [adjusted_trial(), uniform_trial()], (FAST, SLOW), bounds=BOUNDS)
     shown = lines(report_of(short), 80, piped=True)
