@@ -46,7 +46,15 @@ def _script_job(asked: argparse.Namespace, script: Path, words: tuple[str, ...])
     job = ScriptJob(script, asked.workers, asked.global_batch, asked.epochs, asked.steps, words, asked.seed)
     if job.is_complete or not (is_script(script) and script.is_file()):
         return job
-    return replace(job, asked=look_at(script, words))
+    shown = sys.stderr.isatty()  # it takes as long as loading torch does
+    if shown:
+        sys.stderr.write(f"looking at what {script} gives to heterotrain.join() ...")
+        sys.stderr.flush()
+    try:
+        return replace(job, asked=look_at(script, words))
+    finally:
+        if shown:
+            sys.stderr.write("\r\x1b[K")
 
 
 def _run(asked: argparse.Namespace, words: tuple[str, ...]) -> int:

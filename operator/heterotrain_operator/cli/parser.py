@@ -39,6 +39,9 @@ EVERYWHERE = ("logs", "explain")
 CLUSTER = ("status", "watch")
 
 
+_OF_COMMANDS: type[argparse.ArgumentParser] = arguments.Parser
+
+
 class _Top(arguments.Parser):
     """Shows its own overview of the commands in place of argparse's one list, which completion still needs."""
 

@@ -153,6 +153,14 @@ def test_without_a_run_here_the_cluster_is_asked(
     assert heterotrain("logs", "digits", "g1-0", "--cluster").out == "digits-g1-0 is up\nloss 0.5\n"
 
 
+def test_where_no_cluster_is_found_the_run_here_of_nearly_that_name_is_asked_for(
+    here: Path, monkeypatch: pytest.MonkeyPatch, heterotrain: Run
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(here / "none"))
+    a_run(here, {"digits-a-0": "text\n"})
+    assert "; did you mean digits, which was run in this folder?" in heterotrain("logs", "digit").err
+
+
 @pytest.mark.usefixtures("here")
 def test_a_worker_that_has_not_started_does_not_hide_the_others(config: Path, api: ApiServer, heterotrain: Run) -> None:
     del api.logs["digits-g0-2"]

@@ -213,10 +213,11 @@ def test_manifest_is_written_once_and_is_valid(script: Path, capsys: pytest.Capt
 
 def test_limits_that_the_machine_cannot_keep_are_said(script: Path) -> None:
     crowded = ScriptJob(script, (WorkerSpec(Decimal(machine_cores())), WorkerSpec(Decimal(machine_cores()))))
-    said = crowding(prepare(Options(script, script=crowded), script.parent).experiment)
+    said = crowding(prepare(Options(script, script=crowded), script.parent).experiment, of_script=True)
     assert f"add up to {2 * machine_cores()} cores, more than the {machine_cores()} of this machine" in said
-    assert f"--workers {machine_cores() / 2:g},{machine_cores() / 2:g} would" in said
-    assert not crowding(prepare(Options(script, script=ScriptJob(script)), script.parent).experiment)
+    assert said.endswith(f"; --workers 2x{machine_cores() / 2:g} would fit")
+    fitting = ScriptJob(script, (WorkerSpec(Decimal(machine_cores())),))
+    assert not crowding(prepare(Options(script, script=fitting), script.parent).experiment, of_script=True)
 
 
 # --- where scripts are ----------------------------------------------------------------------------------------------

@@ -135,10 +135,20 @@ def run_command(asked: argparse.Namespace, program: str) -> int:
         sys.stdout.flush()
         return code
     except ReadingError as error:
-        sys.stderr.write(f"{program} {asked.command}: {error}\n")
+        sys.stderr.write(f"{program} {asked.command}: {error}{_near_run(asked)}\n")
         if isinstance(error, NoLogError):
             return FAILED
         return BAD_INPUT if isinstance(error, AccessError | JobNotFoundError | WorkerNotFoundError) else NO_CLUSTER
+
+
+def _near_run(asked: argparse.Namespace) -> str:
+    """Of a command that shows runs in this folder too: the job of nearly that name which was run here."""
+    if asked.command not in ("logs", "explain") or asked.cluster:
+        return ""
+    from heterotrain_operator.experiments import runs  # noqa: PLC0415
+
+    near = did_you_mean(asked.job, runs.jobs(Path.cwd()))
+    return f"{near[:-1]}, which was run in this folder?" if near else ""
 
 
 def _of_run(asked: argparse.Namespace, program: str) -> int | None:

@@ -46,7 +46,7 @@ def introduce(view: View, prepared: Prepared, options: Options, mechanism: Mecha
     """Say what will run, under which limits, and where its checkpoints are; move earlier ones aside if asked to."""
     experiment = prepared.experiment
     view.say(in_force(prepared, options), style="bold")
-    crowded = crowding(experiment)
+    crowded = crowding(experiment, of_script=options.script is not None)
     if crowded:
         view.warn(crowded)
     view.say(f"Limits: {mechanism.describe()}")
@@ -92,14 +92,16 @@ def in_force(prepared: Prepared, options: Options) -> str:
     return f"{job.metadata.name}: {', '.join(parts)}{alone}"
 
 
-def crowding(experiment: Experiment) -> str:
+def crowding(experiment: Experiment, *, of_script: bool) -> str:
     """What is wrong with limits that this machine cannot keep, in a sentence; empty if it can."""
     limits = [limit for limit in limits_of(to_core(experiment.job)).values() if limit is not None]
     cores, wanted = machine_cores(), sum(limits)
     if wanted <= cores:
         return ""
-    fitting = ",".join(f"{max(math.floor(limit * cores / wanted * 100) / 100, 0.01):g}" for limit in limits[:8])
-    example = f"; --workers {fitting} would" if len(limits) <= 8 else ""
+    fitting = [f"{max(math.floor(limit * cores / wanted * 100) / 100, 0.01):g}" for limit in limits]
+    alike = [(limit, len(list(same))) for limit, same in groupby(fitting)]
+    words = ",".join(limit if count == 1 else f"{count}x{limit}" for limit, count in alike)
+    example = f"; --workers {words} would fit" if of_script and len(alike) <= 8 else ""
     return (
         f"The CPU limits add up to {wanted:g} cores, more than the {cores} of this machine: workers slow one another, "
         f"and figures say little of machines of their own{example}"

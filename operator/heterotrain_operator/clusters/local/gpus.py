@@ -174,7 +174,7 @@ def gpu_problems(job: HeteroTrainingJob, templates: Mapping[str, ProcessTemplate
         place = f"spec.workerGroups[{job.spec.worker_groups.index(strict[0])}].device"
         yield Problem(
             place,
-            f"{wanted} worker{'s want' if wanted > 1 else ' wants'} a GPU each, and this machine has "
+            f"{f'{wanted} workers want a GPU each' if wanted > 1 else 'a worker wants a GPU'}, and this machine has "
             f"{described(free)}; ask for fewer, or set onMissingDevice: UseCPU",
         )
 

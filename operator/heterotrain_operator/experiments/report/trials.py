@@ -46,8 +46,8 @@ class Course:
 
 def report_of(summary: Summary, course: Course | None = None) -> Report:
     """The report of a run; with its `course` it has all that the page shows."""
-    headlines = [" ".join(speedup(found, summary) for found in summary.speedup)]
-    headlines += [] if summary.speedup and summary.trials[0].adjustments else [summary.verdict]
+    compared = " ".join(speedup(found, summary) for found in summary.speedup)
+    headlines = [compared] if compared and summary.trials[0].adjustments else [summary.verdict, compared]
     lead = [Sentence(text, Tone.LEAD) for text in headlines if text]
     if summary.warnings:
         lead.append(Sentence(doubt(summary.warnings), Tone.DOUBT))
