@@ -10,6 +10,7 @@ import pytest
 
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.core.batching.policy import Proposal, Seat
+from heterotrain_operator.core.batching.quorum import with_silent
 from heterotrain_operator.core.batching.rebalance import evidence_of, with_patience
 from heterotrain_operator.core.batching.words import BALANCE_TOLERANCE
 from heterotrain_operator.core.model import Condition, Group, Job
@@ -205,6 +206,19 @@ def test_a_worker_that_is_never_read_keeps_its_batch_and_the_others_are_balanced
     assert "keeps its 48 samples" in said
     impaired = condition(world.decisions[-1])
     assert (impaired.reason, "job-g3-0" in impaired.message) == ("WorkersImpaired", True)
+
+
+def test_a_worker_that_has_ended_is_not_called_unreadable() -> None:
+    world = hetero_world(scales=(1, 2, 4))
+    *others, silent = world.seen().workers
+    known = world.memory.workers[2]._replace(silent_since=1.0)
+    memory = replace(world.memory, workers=(*world.memory.workers[:2], known))
+    reasons = {}
+    for code in (None, 0):
+        members = (*others, replace(silent, metrics=None, exit_code=code))
+        _, events = with_silent(world.job, world.plan, members, memory, 1e9)
+        reasons[code] = [event.reason for event in events]
+    assert reasons == {None: ["WorkerUnreadable"], 0: []}
 
 
 def test_one_lost_scrape_leaves_nobody_out() -> None:

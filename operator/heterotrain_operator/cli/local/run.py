@@ -258,11 +258,12 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
                 control=control,
             )
         summary = summary_of(experiment, results, mechanism.describe(), of_script=options.script is not None)
-        report = None
-        if options.out is not None:
-            report = write_report(folder, options, experiment, results, summary)
-        else:
-            kept.keep(logs, summary, results)
+        report = write_report(folder, options, experiment, results, summary) if options.out is not None else None
+        if report is None:
+            try:
+                kept.keep(logs, summary, results)
+            except OSError as error:
+                logger.warning("`heterotrain explain` will not find this run: %s: %s", logs, error.strerror)
         print_outcome(console, summary, results[-1].failed, here=here, logs=logs, report=report)
         print_how_to_go_on(console, options, experiment, results)
         if options.as_json:

@@ -1,4 +1,7 @@
-"""What stays of a run beside its logs, so that it can be explained later: its figures, and its decisions."""
+"""What stays of a run beside its logs, so that it can be explained later: its figures, and its decisions.
+
+A later version reads it, too: fields that are added to a summary or an entry need a default.
+"""
 
 from __future__ import annotations
 
