@@ -81,7 +81,7 @@ COLUMNS = (
     Column("job", lambda run: run.job, name=True),
     Column("began", lambda run: run.began, lambda began: f"{began.astimezone():%Y-%m-%d %H:%M}", left=True),
     Column("ended", lambda run: run.ended, left=True),
-    Column("policies", lambda run: run.policies, left=True, rank=2),
+    Column("policies", lambda run: run.policies or None, left=True, rank=2),
     Column("steps", lambda run: run.steps, rank=1),
     Column("folder", lambda run: run.folder, left=True),
 )
