@@ -39,7 +39,9 @@ EVERYWHERE = ("logs", "explain")
 CLUSTER = ("status", "watch")
 
 
-_OF_COMMANDS: type[argparse.ArgumentParser] = arguments.Parser
+def _of_commands() -> type[argparse.ArgumentParser]:
+    """The class of each command's own parser."""
+    return arguments.Parser
 
 
 class _Top(arguments.Parser):
@@ -64,7 +66,7 @@ def parser(program: str = "heterotrain") -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"heterotrain {package_version()}")
     commands = top.add_subparsers(
-        parser_class=arguments.Parser, prog=program, dest="command", required=True, metavar="COMMAND"
+        parser_class=_of_commands(), prog=program, dest="command", required=True, metavar="COMMAND"
     )
     _add_run(commands)
     _add_runs(commands)
