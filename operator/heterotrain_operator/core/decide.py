@@ -87,13 +87,6 @@ def decide(job: Job, seen: Seen, memory: Remembered, now: float) -> tuple[Decisi
 def _decide(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered]:
     if memory.outcome.is_final:
         return over(job, facts, memory, now)
-<<<<<<< HEAD
-=======
-    if not memory.budget.draining and _all_finished(job, facts, memory):
-        who = "the only worker" if len(facts.finished) == 1 else f"all {len(facts.finished)} workers"
-        message = f"{who} finished the job's last step"
-        return ending(job, facts, memory, now, outcome="Succeeded", code="JobSucceeded", message=message)
->>>>>>> de424cf (Explain, list and show runs on this machine, in its own words)
     # What becomes of a worker that is to replace a straggler concerns nobody else before it is a member.
     permanent = after_fatal(job, replacing.hidden_from(job, facts, memory), memory, now)
     if permanent is not None:

@@ -77,7 +77,8 @@ def judged(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Deci
         return None
     if not finish.ending:  # whoever led is among those that were lost
         return _failed(job, facts, memory, now, next(_lost(facts), None))
-    message = f"all {len(facts.finished)} workers finished the job's last step"
+    who = "the only worker" if len(facts.finished) == 1 else f"all {len(facts.finished)} workers"
+    message = f"{who} finished the job's last step"
     return ending(job, facts, memory, now, outcome="Succeeded", code="JobSucceeded", message=message)
 
 
