@@ -200,7 +200,9 @@ def summarize(
         profile=found[0].profile,
         ceilings=found[0].ceilings,
         levels=found if any(trial.changes for trial in trials) else (),
-        verdict="" if ended or circumstances is None else verdict_on(summaries[0], trials[0].steps, circumstances),
+        verdict=""
+        if ended or not trials or circumstances is None
+        else verdict_on(summaries[0], trials[0].steps, circumstances),
         warnings=(*_by_level(known, doubts), *(trial.fault for trial in summaries if trial.fault)),
     )
 
