@@ -108,9 +108,14 @@ LONG = joined(history(78, (32, 32), (0.4, 0.5), allreduce=0.1))
             verdict(LONG, reason="the best split saves 1 % of the step."),
             "32 / 32: the best split saves 1 % of the step.",
         ),
+        (verdict(ALIKE, adjustments=1), "own times are within 4% of one another."),
+        (
+            verdict(LONG, adjustments=1),
+            "own times still differ by 20%, so a longer run may move more (try --steps 160)",
+        ),
         (
             verdict(adjusted_trial().steps, adjustments=1),
-            "Batches moved from 32 / 32 to 48 / 16; a step took 2.5 s before and 1.0 s after",
+            "Batches moved from 32 / 32 to 48 / 16; a step took 2.5 s before and 1.0 s after; 50% of a step is",
         ),
     ],
 )

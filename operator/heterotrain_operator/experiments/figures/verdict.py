@@ -35,7 +35,7 @@ MOSTLY = 0.5
 """Share of a step from which on communication decides what it takes."""
 
 STILL_WAITING = 0.15
-"""Share of a step that a worker waits for its peers after the batches moved from which on a longer run may help."""
+"""Share of a step that a worker waits for its peers after the batches moved from which on it is explained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +73,20 @@ def _moved(trial: TrialSummary, steps: Sequence[Step], workers: Sequence[WorkerS
     before, after = iteration_seconds(begun), trial.iteration_seconds
     took = f"a step took {wording.seconds(median(before))} before and {wording.seconds(after)} after" if before else ""
     waits = max((worker.peer_share or 0.0 for worker in workers), default=0.0)
-    advice = ""
-    if waits > STILL_WAITING:
-        more = _longer(trial, found)
-        advice = f"; a worker still waits {wording.percent(waits)} of its time for peers, so a longer run may tell more"
-        advice += f" ({more})" if more else ""
-    elif (share := _communication(workers)) >= MOSTLY:
-        advice = f"; {_talking(share, trial, found)}"
-    return f"Batches moved from {first} to {last}{f'; {took}' if took and after else ''}{advice}."
+    apart, share = _apart(workers), _communication(workers)
+    if apart > ALIKE:
+        more = f"a longer run may move more ({_longer(trial, found)})"
+        advice = f"own times still differ by {wording.percent(apart)}, so {more}"
+    elif share >= MOSTLY:
+        advice = _talking(share, trial, found)
+    elif waits > STILL_WAITING:
+        advice = (
+            f"own times are within {wording.percent(apart)} of one another, and the {wording.percent(waits)} that "
+            "workers still wait is noise of single steps"
+        )
+    else:
+        advice = f"own times are within {wording.percent(apart)} of one another"
+    return f"Batches moved from {first} to {last}{f'; {took}' if took and after else ''}; {advice}."
 
 
 def _why(trial: TrialSummary, workers: Sequence[WorkerSummary], found: Circumstances) -> str:
@@ -102,8 +108,7 @@ def _why(trial: TrialSummary, workers: Sequence[WorkerSummary], found: Circumsta
     share = _communication(workers)
     if share >= MOSTLY:
         return _talking(share, trial, found)
-    own = [worker.settled_own_seconds or 0.0 for worker in workers]
-    apart = 1 - min(own) / max(own) if max(own) > 0 else 0.0
+    apart = _apart(workers)
     if apart <= ALIKE:
         alike = f"own times differ by {wording.percent(apart)} only, so equal batches are right"
         if limits and len(limits) == len(workers) and max(limits) >= UNLIKE_LIMITS * min(limits):
@@ -115,6 +120,12 @@ def _why(trial: TrialSummary, workers: Sequence[WorkerSummary], found: Circumsta
     if measured < LEAST_INTERVALS * found.interval or trial.seconds < LEAST_SECONDS:
         return f"only {trial.steps} steps of {wording.seconds(step)}, too short to measure; {_longer(trial, found)}"
     return found.reason.rstrip(".") or f"no other split was sure to be faster; {_longer(trial, found)}"
+
+
+def _apart(workers: Sequence[WorkerSummary]) -> float:
+    """By what part of the longest mean own time the shortest falls short of it."""
+    own = [worker.settled_own_seconds or 0.0 for worker in workers]
+    return 1 - min(own) / max(own) if max(own) > 0 else 0.0
 
 
 def _communication(workers: Sequence[WorkerSummary]) -> float:
