@@ -24,9 +24,10 @@ from heterotrain.data.once import first_here
 from heterotrain.data.order import Order
 from heterotrain.gradients.counting import LossKind
 from heterotrain.gradients.precision import Arithmetic
+from heterotrain.job.farewell import Farewell
 from heterotrain.job.planfile import PlanFile
 from heterotrain.job.plans import Plans
-from heterotrain.job.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
+from heterotrain.job.worker import StopRequest, Worker, choose_device, limit_threads
 from heterotrain.refusals import check, check_loss, check_modules, check_optimizer, remark_on_lacking
 from heterotrain.reporting.cuda_peak import peak_memory_of
 from heterotrain.reporting.logs import show_log_alone, show_log_of_worker
@@ -78,7 +79,6 @@ class Session:
         self._batches: Batches | None = None
         self._batch_size = batch_size
         self._stop = StopRequest()
-        self._farewell: Farewell | None = None
         name = "alone" if worker is None else worker.name
         self._metrics = WorkerMetrics(
             "" if worker is None else worker.job,
@@ -86,9 +86,9 @@ class Session:
             "" if worker is None else worker.group,
             lambda: self._life is not None and self._life.in_collective,
         )
+        self._farewell = Farewell(None if worker is None else worker.termination_log, self._last_words)
         if worker is not None:
             show_log_of_worker()
-            self._farewell = Farewell(worker.termination_log, self._last_words)
             self._farewell.install()
             self._stop.install()
             limit_threads(os.environ)
@@ -256,6 +256,7 @@ class Session:
             life,
             loader,
             Prefetch(loader, order, life.coming),
+            self._farewell,
             given=source.as_loader(),
             compares=compare_samples and worker is not None,
         )
