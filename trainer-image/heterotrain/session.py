@@ -28,7 +28,7 @@ from heterotrain.job.farewell import Farewell
 from heterotrain.job.planfile import PlanFile
 from heterotrain.job.plans import Plans
 from heterotrain.job.worker import StopRequest, Worker, choose_device, limit_threads
-from heterotrain.refusals import check, check_loss, check_modules, check_optimizer, remark_on_lacking
+from heterotrain.refusals import check, check_loss, check_modules, check_optimizer, check_process, remark_on_lacking
 from heterotrain.reporting.cuda_peak import peak_memory_of
 from heterotrain.reporting.logs import show_log_alone, show_log_of_worker
 from heterotrain.reporting.metrics import Series, WorkerMetrics, serve
@@ -58,9 +58,10 @@ def join(
     seeded.
 
     Raises ValueError if the job's environment is incomplete, OSError if the metrics port is taken, RuntimeError if a
-    promised GPU is missing.
+    promised GPU is missing, and in a process that multiprocessing has started, which is no worker.
     """
     worker = Worker.from_environment(os.environ)
+    check_process(is_in_job=worker is not None)
     if worker is None:
         if epochs is None and steps is None:
             epochs = 1

@@ -8,6 +8,8 @@ away, and loading begins again.
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,6 +35,12 @@ from heterotrain.data import likeness
 from heterotrain.data.augmentation import Draw, begin_drawing, end_drawing, seed_of, seeded_everywhere
 from heterotrain.data.order import Order
 from heterotrain.data.sampler import Share
+
+MAIN_GUARD = (
+    'put what the script does under `if __name__ == "__main__":`, for processes that start by "spawn" or "forkserver", '
+    "such as those of a DataLoader with that multiprocessing_context, import the script"
+)
+"""What to do about processes that run the script a second time."""
 
 
 class Samples(NamedTuple):
@@ -182,6 +190,7 @@ class Loader:
         self._wanted: Iterable[Samples | Described] = ()
         self._loader: DataLoader[Any] | None = None
         self._loaded: Iterator[Any] = iter(())
+        self._has_loaded = False
 
     def __enter__(self) -> Loader:
         source = self._source
@@ -200,7 +209,8 @@ class Loader:
             # one of its own leaves the script's random state alone
             generator=torch.Generator().manual_seed(seed_of(torch.initial_seed(), self._uid)),
         )
-        self._loaded = iter(self._loader)
+        with self._explained():
+            self._loaded = iter(self._loader)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -214,14 +224,32 @@ class Loader:
         """
         assert self._loader is not None, "the loader was not entered"
         self._wanted = wanted
-        self._loaded = iter(self._loader)
+        with self._explained():
+            self._loaded = iter(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
         """The next batch that was asked for, on the device. Raises what the data set raised while it loaded that."""
-        return _to_device(next(self._loaded), self.device)
+        if self._has_loaded:
+            return _to_device(next(self._loaded), self.device)
+        with self._explained():
+            batch = next(self._loaded)
+        self._has_loaded = True
+        return _to_device(batch, self.device)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Says what to do about processes that end before they have loaded anything, as far as that is known."""
+        try:
+            yield
+        except RuntimeError as error:
+            context = self._source.multiprocessing_context
+            method = getattr(context, "get_start_method", lambda: context)() or multiprocessing.get_start_method()
+            if self._has_loaded or method == "fork" or "exited unexpectedly" not in str(error):
+                raise
+            raise RuntimeError(f"{error}; where its log says that it called join(), {MAIN_GUARD}") from error
 
     def describe(self, indices: Sequence[int]) -> dict[int, str]:
         """Samples of the data set by index, as other workers are told of them."""
