@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from heterotrain.contract import Termination
+from heterotrain.contract import EXIT_PREEMPTED, Termination
 from heterotrain.groups.generation import CollectiveError
 from heterotrain.job.farewell import Cause, Farewell
 from heterotrain.job.passing import Passing
@@ -125,6 +125,7 @@ def raised_for(cause: BaseException, outer: BaseException) -> BaseException:
         ),
         (raised_for(CollectiveError("gone"), SystemExit(1)), Cause("CollectiveError: gone")),
         (SystemExit(3), Cause()),
+        (raised_for(KeyError("k"), SystemExit(EXIT_PREEMPTED)), Cause()),
         (KeyboardInterrupt(), Cause("KeyboardInterrupt: ")),
     ],
 )

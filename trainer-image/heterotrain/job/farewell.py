@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from heterotrain.contract import OUT_OF_MEMORY, Termination
+from heterotrain.contract import EXIT_PREEMPTED, OUT_OF_MEMORY, Termination
 from heterotrain.groups.assembly import MembershipError
 from heterotrain.groups.generation import CollectiveError
 from heterotrain.job.passing import Passing
@@ -46,9 +46,11 @@ class Cause:
     @classmethod
     def of(cls, error: BaseException | None) -> Cause:
         """What this error says, with those that it was raised for. A SystemExit says why only if it was raised for
-        another one; of GeneratorExit nothing is known."""
+        another one, and a stop that was asked for says nothing, wherever in the script it came."""
         causes = list(_causes(error))
-        while causes and isinstance(causes[0], (SystemExit, GeneratorExit)):
+        if isinstance(error, SystemExit) and error.code == EXIT_PREEMPTED:
+            return cls()
+        while causes and isinstance(causes[0], SystemExit):
             del causes[0]
         if not causes:
             return cls()
@@ -83,7 +85,7 @@ class Farewell:
         self._noticed = Cause()
         self._process = os.getpid()
         self._raised_before = _uncaught()
-        self.passing = Passing(self.note)
+        self.passing = None if path is None else Passing(self.note)
         """Notices an error that leaves the loop over the batches."""
 
     def install(self) -> None:

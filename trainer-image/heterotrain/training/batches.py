@@ -86,7 +86,7 @@ class Batches:
         try:
             yield from loop
         except GeneratorExit:
-            if self._left_early:
+            if self._left_early and self._farewell.passing is not None:
                 self._farewell.passing.watch()
             raise
         except Exception as error:

@@ -148,7 +148,7 @@ class WorkerProcess:
         lines = self._tail()
         words = termination.message or self._killed_by(code)
         said = termination.message.removeprefix(OUT_OF_MEMORY).splitlines()
-        if said and said[0] in lines:
+        if said and said[0][-LONGEST_LINE:] in lines:
             return termination
         message = f"{words}{LOG_TAIL}{lines}" if words and lines else words or lines
         known = termination.script_error or termination.fatal or termination.finished
