@@ -1,5 +1,6 @@
 """What a step gets is what it asked for, and how a sample looks depends on nothing but the sample."""
 
+import os
 import random
 import resource
 import sys
@@ -248,6 +249,23 @@ def test_loading_processes_of_workers_draw_differently_and_again_the_same_after_
 
     assert first("a") == first("a") != first("b")
     assert first("a") != first("a", seed=4)
+
+
+class Groups(Dataset[int]):
+    """Who loads a sample, by its process group."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        return os.getpgid(0)
+
+
+def test_a_signal_to_a_workers_process_group_does_not_end_its_loading_processes() -> None:
+    """They load what a worker needs that leaves in order."""
+    with Loader(Source(Groups(), num_workers=1, collate_fn=list), SEED, CPU) as loader:
+        loader.ask([Samples(((0, [0]),))])
+        assert next(loader) != [os.getpgid(0)]
 
 
 def small_shared_memory(_: int) -> None:

@@ -151,7 +151,7 @@ class WorkerProcess:
         if said and said[0][-LONGEST_LINE:] in lines:
             return termination
         message = f"{words}{LOG_TAIL}{lines}" if words and lines else words or lines
-        known = termination.script_error or termination.fatal or termination.finished
+        known = replace(termination, message="", step=0, evaluated=None) != Termination(finished=False)
         if not known and code <= SIGNAL_EXIT_BASE and speaks_of_memory(lines):
             return replace(termination, message=OUT_OF_MEMORY + message, out_of_memory=True)
         return replace(termination, message=message)
