@@ -5,11 +5,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from heterotrain import worker_metrics as table
 from heterotrain.contract import TrainingConfig
+from heterotrain.training.group import Group
 from heterotrain_operator.clusters.local.limits.duty_cycle import DutyCycleLimits
 from trainer.gang import Gang, with_children
 from trainer.story import DISTURBED
@@ -94,3 +98,12 @@ def test_who_has_a_twentieth_of_a_core_is_waited_for(tmp_path: Path, number: int
         finally:
             limits.end()
         assert_nobody_was_left_behind(gang)
+
+
+def test_who_waits_for_others_between_steps_says_so() -> None:
+    """A worker that hangs where a checkpoint is due would else be blamed on those that wait for it there."""
+    group: Any = Group.__new__(Group)
+    group.generation, group.reduction = MagicMock(), SimpleNamespace(in_collective=False, error="")
+    seen: list[bool] = []
+    assert group.together(lambda generation: seen.append(group.in_collective))
+    assert (seen, group.in_collective) == ([True], False)

@@ -1,8 +1,11 @@
 """What a step gets is what it asked for, and how a sample looks depends on nothing but the sample."""
 
+import os
 import random
+import resource
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import cycle, pairwise
 
@@ -246,6 +249,39 @@ def test_loading_processes_of_workers_draw_differently_and_again_the_same_after_
 
     assert first("a") == first("a") != first("b")
     assert first("a") != first("a", seed=4)
+
+
+class Groups(Dataset[int]):
+    """Who loads a sample, by its process group."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        return os.getpgid(0)
+
+
+def test_a_signal_to_a_workers_process_group_does_not_end_its_loading_processes() -> None:
+    """They load what a worker needs that leaves in order."""
+    with Loader(Source(Groups(), num_workers=1, collate_fn=list), SEED, CPU) as loader:
+        loader.ask([Samples(((0, [0]),))])
+        assert next(loader) != [os.getpgid(0)]
+
+
+def small_shared_memory(_: int) -> None:
+    """A limit on the size of files stands in for a small /dev/shm."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+
+def test_where_shared_memory_is_too_small_for_loading_processes_it_is_said_what_to_do() -> None:
+    source = Source([torch.ones(100_000)], num_workers=1, worker_init_fn=small_shared_memory)
+    with Loader(source, SEED, CPU) as loader:
+        loader.ask([Samples(((0, [0]),))])
+        with pytest.raises(RuntimeError, match=r"hand batches over in /dev/shm.*num_workers"):
+            next(loader)
+    with Loader(replace(source, num_workers=0, worker_init_fn=None), SEED, CPU) as loader:
+        loader.ask([Samples(((0, [0]),))])
+        assert len(next(loader)) == 1
 
 
 @pytest.mark.parametrize(

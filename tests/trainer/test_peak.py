@@ -7,7 +7,7 @@ import torch
 
 from heterotrain import worker_metrics as table
 from heterotrain.contract import Member, Plan
-from heterotrain.job.worker import is_out_of_memory
+from heterotrain.job.farewell import is_out_of_memory
 from heterotrain.reporting import resources
 from heterotrain.reporting.metrics import WorkerMetrics
 from heterotrain.reporting.peak import READ_SECONDS, PeakMemory

@@ -99,6 +99,25 @@ def test_a_script_that_errs_is_told_how(given: str, loop: str, message: str) -> 
         exec(program, here)
 
 
+WITHOUT_GUARD = """
+import heterotrain, torch
+session = heterotrain.join(batch_size=4, steps=2)
+model = torch.nn.Linear(2, 1)
+data = torch.utils.data.DataLoader([torch.ones(2)] * 8, num_workers=1, multiprocessing_context="spawn")
+for batch in session.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), data)[2]: pass
+"""
+
+
+@pytest.mark.processes
+def test_a_script_that_its_own_processes_import_is_told_of_the_main_guard(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(WITHOUT_GUARD)
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "join() was called in SpawnProcess-1, a process that multiprocessing has started" in done.stderr
+    assert 'put what the script does under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+
+
 def test_loops_of_the_scripts_own_may_go_around_the_loop_over_batches(caplog: pytest.LogCaptureFixture) -> None:
     session, model, optimizer, batches = prepared()
     for _ in session.epochs():

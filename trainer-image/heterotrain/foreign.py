@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, TypeGuard
 
 MAX_WHOLE = 2**53
@@ -73,6 +74,17 @@ def is_text(value: object, longest: int) -> TypeGuard[str]:
 def as_text(value: str, longest: int) -> str:
     """The beginning of a string, with question marks for what UTF-8 cannot express."""
     return value[:longest].encode(errors="replace").decode()
+
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -~])")
+
+
+def last_lines(text: str, most: int, longest: int) -> list[str]:
+    """The last lines of a log that say anything, at most so many, and of each the last characters, at most so many;
+    without colours and other control characters."""
+    lines = (_ESCAPES.sub("", line) for line in text.splitlines())
+    printable = ("".join(each if each.isprintable() else " " for each in line).strip() for line in lines)
+    return [as_text(line[-longest:], longest) for line in printable if line][-most:]
 
 
 def shown(value: object) -> str:

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Sequence
 
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
+from heterotrain.data.loading import MAIN_GUARD
+
 _NAMED = 5  # names that a message lists before it only counts them
+
+
+def check_process(*, is_in_job: bool) -> None:
+    """Raises RuntimeError in a process that multiprocessing has started: in a job it is none of the workers, and alone
+    it would train, too, if it only imports the script."""
+    process = multiprocessing.current_process()
+    # While it imports the script it does not know its parent yet; multiprocessing itself looks at this.
+    imports_script = getattr(process, "_inheriting", False)
+    if imports_script or (is_in_job and multiprocessing.parent_process() is not None):
+        raise RuntimeError(
+            f"heterotrain.join() was called in {process.name}, a process that multiprocessing has started, and only "
+            f"the first process of a worker joins; {MAIN_GUARD}"
+        )
 
 
 def check_modules(modules: Sequence[nn.Module]) -> None:

@@ -26,10 +26,11 @@ from heterotrain.data.once import first_here
 from heterotrain.data.order import Order
 from heterotrain.gradients.counting import LossKind
 from heterotrain.gradients.precision import Arithmetic
+from heterotrain.job.farewell import Farewell
 from heterotrain.job.planfile import PlanFile
 from heterotrain.job.plans import Plans
-from heterotrain.job.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
-from heterotrain.refusals import check, check_loss, check_modules, check_optimizer, remark_on_lacking
+from heterotrain.job.worker import StopRequest, Worker, choose_device, limit_threads
+from heterotrain.refusals import check, check_loss, check_modules, check_optimizer, check_process, remark_on_lacking
 from heterotrain.reporting.cuda_peak import peak_memory_of
 from heterotrain.reporting.logs import show_log_alone, show_log_of_worker
 from heterotrain.reporting.metrics import Series, WorkerMetrics, serve
@@ -61,9 +62,10 @@ def join(
     `heterotrain run SCRIPT` takes them from here for its manifest, where its command line does not say them.
 
     Raises ValueError if the job's environment is incomplete, OSError if the metrics port is taken, RuntimeError if a
-    promised GPU is missing.
+    promised GPU is missing, and in a process that multiprocessing has started, which is no worker.
     """
     worker = Worker.from_environment(os.environ)
+    check_process(is_in_job=worker is not None)
     if worker is None:
         _answer_look(final=batch_size is not None, epochs=epochs, steps=steps, batch_size=batch_size, seed=seed)
         if epochs is None and steps is None:
@@ -96,7 +98,6 @@ class Session:
         self._batches: Batches | None = None
         self._batch_size = batch_size
         self._stop = StopRequest()
-        self._farewell: Farewell | None = None
         name = "alone" if worker is None else worker.name
         self._metrics = WorkerMetrics(
             "" if worker is None else worker.job,
@@ -104,9 +105,9 @@ class Session:
             "" if worker is None else worker.group,
             lambda: self._life is not None and self._life.in_collective,
         )
+        self._farewell = Farewell(None if worker is None else worker.termination_log, self._last_words)
         if worker is not None:
             show_log_of_worker()
-            self._farewell = Farewell(worker.termination_log, self._last_words)
             self._farewell.install()
             self._stop.install()
             limit_threads(os.environ)
@@ -276,6 +277,7 @@ class Session:
             life,
             loader,
             Prefetch(loader, order, life.coming),
+            self._farewell,
             given=source.as_loader(),
             compares=compare_samples and worker is not None,
         )

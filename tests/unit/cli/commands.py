@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,14 +56,17 @@ def write_manifest(folder: Path, job: dict[str, Any]) -> Path:
     return path
 
 
-def start(folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
-    """`heterotrain` with these arguments in a folder; its output can be read, and its input be written to a pipe."""
+def start(
+    folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL, inherited: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """`heterotrain` with these arguments in a folder; its output can be read, and its input be written to a pipe.
+    `inherited` takes the place of the environment here."""
     # The packages may be on a relative path.
     packages = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path if entry)
     return subprocess.Popen(
         [sys.executable, "-m", "heterotrain_operator.cli.main", *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": packages},
+        env={**(os.environ if inherited is None else inherited), "PYTHONPATH": packages},
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

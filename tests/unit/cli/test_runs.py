@@ -56,6 +56,19 @@ def test_run_that_fails_names_its_worker_and_ends_with_the_last_lines_of_its_log
     assert not processes_that_mention(str(tmp_path))
 
 
+def test_a_machine_without_home_programs_and_a_folder_that_can_be_written_trains(tmp_path: Path) -> None:
+    """No HOME, no nvidia-smi or other program in PATH; the current folder, as of a read-only file system, can hold
+    neither logs nor checkpoints. Temporary files have a place."""
+    path = write_manifest(tmp_path, manifest(TRAIN))
+    bare = {"PATH": "/nonexistent", "TMPDIR": str(tmp_path)}
+    command = start(Path("/proc"), "run", str(path), "--json", inherited=bare)
+    out, err = command.communicate(timeout=240)
+    assert command.returncode == 0, err
+    assert json.loads(out)["phase"] == "Succeeded"
+    assert "logs cannot be kept in /proc/.heterotrain/runs/job" in err
+    assert not list(tmp_path.rglob("step-*")), "checkpoints went with the run"
+
+
 def test_signal_ends_a_run_in_order_and_a_second_one_at_once(tmp_path: Path) -> None:
     folders = {name: tmp_path / name for name in ("willing", "deaf")}
     for folder in folders.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -17,7 +18,7 @@ from heterotrain_operator.experiments.progress import Pace, committed_steps, rea
 from heterotrain_operator.experiments.trials.faults import FAULTS
 from heterotrain_operator.experiments.trials.observer import entry_of
 from heterotrain_operator.experiments.trials.profiling import endless, measured
-from heterotrain_operator.experiments.trials.stop import Insisted, Interrupted, StopSignals
+from heterotrain_operator.experiments.trials.stop import Insisted, Interrupted, StopSignals, stop_signals
 from heterotrain_operator.experiments.trials.trial import (
     Trial,
     TrialResult,
@@ -157,6 +158,22 @@ def test_first_signal_asks_and_second_insists_whenever_it_came() -> None:
     with pytest.raises(Insisted) as insisted, stop.insistable():
         pytest.fail("was let in")
     assert insisted.value.exit_code == 143
+
+
+@pytest.mark.parametrize("ignored", [signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_is_ignored_at_the_start_stays_ignored(ignored: signal.Signals) -> None:
+    """As nohup wants of SIGHUP, and a shell of SIGINT for what it runs in the background."""
+    before = signal.signal(ignored, signal.SIG_IGN)
+    try:
+        with stop_signals() as stop:
+            signal.raise_signal(ignored)
+            stop.check()
+            signal.raise_signal(signal.SIGTERM)
+            with pytest.raises(Interrupted):
+                stop.check()
+        assert signal.getsignal(ignored) is signal.SIG_IGN
+    finally:
+        signal.signal(ignored, before)
 
 
 def test_checkpoints_are_moved_aside_not_removed(tmp_path: Path) -> None:

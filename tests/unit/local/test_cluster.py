@@ -115,10 +115,15 @@ ENDINGS: list[tuple[str, dict[str, Any]]] = [
     (last_words(finished=True, step=10, message="all well"), {"exit_code": 0, "finished": True, "message": "all well"}),
     (
         f"{last_words(step=10, message='no label 17', script_error=True, fatal=True)}; 1 / 0",
-        {"exit_code": 1, "step": 10, "message": "no label 17", "script_error": True, "fatal": True},
+        {"exit_code": 1, "step": 10, "script_error": True, "fatal": True},
     ),
     (last_words(step=10, message="left", left=True), {"exit_code": 0, "finished": False, "left": True}),
     ("print('ready'); 1 / 0", {"exit_code": 1, "script_error": False}),
+    (
+        f"{last_words(message='ended')}; print('\\x1b[31mMemoryError: too\\a much\\x1b[0m'); os._exit(3)",
+        {"out_of_memory": True, "message": "out of memory: ended; the end of its log: MemoryError: too  much"},
+    ),
+    (last_words(message="out of memory: E: x", out_of_memory=True), {"exit_code": 0, "out_of_memory": True}),
 ]
 """What workers do, and what is seen of their ends."""
 
@@ -131,6 +136,8 @@ def test_ends_are_told_as_kubernetes_tells_them_and_a_successor_is_another(start
     assert "SIGSEGV" in found[4].message
     assert "so far" in found[4].message
     assert "ZeroDivisionError" in found[8].message, "quoted from its log"
+    assert found[6].message.startswith("no label 17; the end of its log: ")
+    assert "ZeroDivisionError" in found[6].message
 
     cluster.act(Decision("Running", "", delete=(FIRST,)), Remembered.initial())
     eventually(lambda: FIRST not in {worker.name for worker in cluster.observe()[0].workers})

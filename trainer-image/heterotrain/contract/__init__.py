@@ -11,6 +11,7 @@ from heterotrain.contract.evaluated import MAX_METRICS as MAX_METRICS
 from heterotrain.contract.evaluated import Evaluated as Evaluated
 from heterotrain.contract.last_words import ERROR_MISSING_DEVICE as ERROR_MISSING_DEVICE
 from heterotrain.contract.last_words import ERRORS_THAT_PASS as ERRORS_THAT_PASS
+from heterotrain.contract.last_words import OUT_OF_MEMORY as OUT_OF_MEMORY
 from heterotrain.contract.last_words import Termination as Termination
 from heterotrain.contract.names import *  # noqa: F403 - holds names of the contract and nothing else
 from heterotrain.contract.plan import MAX_EVICTED as MAX_EVICTED

@@ -16,6 +16,9 @@ ERRORS_THAT_PASS = frozenset({"MembershipError", "CollectiveError", "CheckpointE
 long as the worker's place has no such device, the others speak of other workers, the network and storage.
 """
 
+OUT_OF_MEMORY = "out of memory: "
+"""So begin last words of a worker in which an allocation failed; the error follows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Termination:

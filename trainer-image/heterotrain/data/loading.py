@@ -8,7 +8,10 @@ away, and loading begins again.
 
 from __future__ import annotations
 
-import signal
+import contextlib
+import multiprocessing
+import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +36,18 @@ from heterotrain.data import likeness
 from heterotrain.data.augmentation import Draw, begin_drawing, end_drawing, seed_of, seeded_everywhere
 from heterotrain.data.order import Order
 from heterotrain.data.sampler import Share
+
+MAIN_GUARD = (
+    'put what the script does under `if __name__ == "__main__":`, for processes that start by "spawn" or "forkserver", '
+    "such as those of a DataLoader with that multiprocessing_context, import the script"
+)
+"""What to do about processes that run the script a second time."""
+
+NO_SHARED_MEMORY = (
+    "loading processes hand batches over in /dev/shm, of which a container has 64 MiB unless its pod mounts more: "
+    "mount more, or use fewer processes (num_workers) or a smaller prefetch_factor"
+)
+_SHARED_MEMORY = re.compile(r"unable to [\w ]+ <(?:/torch_|filename not specified)|shared memory limit")
 
 
 class Samples(NamedTuple):
@@ -182,6 +197,7 @@ class Loader:
         self._wanted: Iterable[Samples | Described] = ()
         self._loader: DataLoader[Any] | None = None
         self._loaded: Iterator[Any] = iter(())
+        self._has_loaded = False
 
     def __enter__(self) -> Loader:
         source = self._source
@@ -200,7 +216,8 @@ class Loader:
             # one of its own leaves the script's random state alone
             generator=torch.Generator().manual_seed(seed_of(torch.initial_seed(), self._uid)),
         )
-        self._loaded = iter(self._loader)
+        with self._explained():
+            self._loaded = iter(self._loader)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -214,14 +231,34 @@ class Loader:
         """
         assert self._loader is not None, "the loader was not entered"
         self._wanted = wanted
-        self._loaded = iter(self._loader)
+        with self._explained():
+            self._loaded = iter(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
         """The next batch that was asked for, on the device. Raises what the data set raised while it loaded that."""
-        return _to_device(next(self._loaded), self.device)
+        with self._explained():
+            batch = next(self._loaded)
+        self._has_loaded = True
+        return _to_device(batch, self.device)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Says what to do about loading processes that cannot work as they are, as far as that is known."""
+        try:
+            yield
+        except RuntimeError as error:
+            context = self._source.multiprocessing_context
+            method = getattr(context, "get_start_method", lambda: context)() or multiprocessing.get_start_method()
+            if _SHARED_MEMORY.search(str(error)):
+                way_round = NO_SHARED_MEMORY
+            elif not self._has_loaded and method != "fork" and "exited unexpectedly" in str(error):
+                way_round = f"where its log says that it called join(), {MAIN_GUARD}"
+            else:
+                raise
+            raise RuntimeError(f"{error}; {way_round}") from error
 
     def describe(self, indices: Sequence[int]) -> dict[int, str]:
         """Samples of the data set by index, as other workers are told of them."""
@@ -366,8 +403,8 @@ def _loads_at_once(dataset: Any) -> bool:
 
 
 def _begin_worker(init: Callable[[int], None] | None, worker: int) -> None:
-    # The handler of the process that trains, which is inherited, would let it outlive the request.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # What asks a worker to stop in order may reach all of its process group, and the batches under way need loading.
+    os.setpgid(0, 0)
     info = get_worker_info()
     assert info is not None and isinstance(info.dataset, _Drawn)
     # The script's worker_init_fn, data set and collate_fn find the script's own data set there, not what is around it.

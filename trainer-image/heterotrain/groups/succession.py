@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 import time
 import weakref
@@ -176,6 +177,7 @@ class _ClosedError(Exception):
 
 
 _all: weakref.WeakSet[Succession] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_all.clear)  # a forked process ends without ending its parent's groups
 
 
 @atexit.register

@@ -1,31 +1,23 @@
-"""This process as a worker of a job: its environment, its signals, and its last words.
-
-It is apart from training, so that a script that fails at any point still reports how it ended.
-"""
+"""This process as a worker of a job: its environment, its device, and its signals."""
 
 from __future__ import annotations
 
-import atexit
 import logging
 import math
+import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
+from typing import Any
 
 import torch
 
 from heterotrain import contract
-from heterotrain.contract import Termination, TrainingConfig
-from heterotrain.groups.assembly import MembershipError
-from heterotrain.groups.generation import CollectiveError
+from heterotrain.contract import TrainingConfig
 from heterotrain.groups.peering.frames import SECRET_LENGTH
-from heterotrain.peers import PeerError
-from heterotrain.state.checkpoint import CheckpointError
-from heterotrain.state.replica_check import ReplicaError
 
 log = logging.getLogger(__name__)
 
@@ -150,8 +142,14 @@ class StopRequest:
         return max(0.0, time.monotonic() - self._at)
 
     def install(self) -> None:
-        """Take SIGTERM over (from the main thread only, as Python demands)."""
-        signal.signal(signal.SIGTERM, self._on_signal)
+        """Take SIGTERM over (from the main thread only, as Python demands). Processes that the script forks answer to
+        it as they would have done before, or nothing could end them."""
+        before = signal.signal(signal.SIGTERM, self._on_signal)
+        os.register_at_fork(after_in_child=lambda: self._put_back(before))
+
+    def _put_back(self, before: Any) -> None:
+        if signal.getsignal(signal.SIGTERM) == self._on_signal:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self.requested:
@@ -159,49 +157,3 @@ class StopRequest:
         self.requested = True
         if not self.deferred:
             raise SystemExit(contract.EXIT_PREEMPTED)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, on a GPU or on the host; torch's allocator for the CPU has no error of its own."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
-    )
-
-
-class Farewell:
-    """Writes this worker's last words when the interpreter ends, however it ends, unless it is killed."""
-
-    def __init__(self, path: Path, describe: Callable[[str], Termination]) -> None:
-        """`describe` makes last words from the text of an error, which is empty if there was none."""
-        self._path = path
-        self._describe = describe
-        self._error = ""
-        self._out_of_memory = self._script_error = self._fatal = False
-        self._previous_hook = sys.excepthook
-
-    def install(self) -> None:
-        """Do so from now on."""
-        sys.excepthook = self._on_exception
-        atexit.register(self.write)
-
-    def _on_exception(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        self._error = f"{kind.__name__}: {error}"
-        self._out_of_memory = is_out_of_memory(error)
-        self._fatal = getattr(error, "fatal", False) is True
-        ours = (MembershipError, CollectiveError, CheckpointError, ReplicaError, PeerError, MissingDeviceError)
-        self._script_error = not (self._out_of_memory or isinstance(error, (*ours, KeyboardInterrupt)))
-        self._previous_hook(kind, error, traceback)
-
-    def write(self) -> None:
-        """Write them as they are now; they stay if this process is killed, and are written again if it ends."""
-        try:
-            words = self._describe(self._error)
-            words = replace(
-                words,
-                out_of_memory=self._out_of_memory,
-                script_error=self._script_error or words.script_error,
-                fatal=self._fatal,
-            )
-            self._path.write_text(words.to_json())
-        except OSError as error:
-            log.warning("no last words: cannot write %s: %s", self._path, error.strerror)

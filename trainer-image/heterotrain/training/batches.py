@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.utils.data import DataLoader
 
 from heterotrain.data.likeness import SAMPLE, chosen
 from heterotrain.data.loading import Loader, Prefetch
 from heterotrain.data.sampler import DROP
+from heterotrain.job.farewell import Farewell
 from heterotrain.training.life import WorkerLife, sizes_of_steps
 from heterotrain.training.schedules import watching_plateaus
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Batches:
@@ -26,13 +30,23 @@ class Batches:
     yields nothing."""
 
     def __init__(
-        self, life: WorkerLife, loader: Loader, prefetch: Prefetch, *, given: DataLoader[Any], compares: bool
+        self,
+        life: WorkerLife,
+        loader: Loader,
+        prefetch: Prefetch,
+        farewell: Farewell,
+        *,
+        given: DataLoader[Any],
+        compares: bool,
     ) -> None:
         """`given` is the script's loader, or one of its data set. `compares`: a few samples are compared with those of
         the other workers."""
         self._given = given
         self._compares = compares
         self._life = life
+        self._farewell = farewell
+        self._process = os.getpid()
+        self._left_early = False
         self._loader = loader
         self._prefetch = prefetch
         self._stack = contextlib.ExitStack()
@@ -61,6 +75,25 @@ class Batches:
         return getattr(self._given, name)
 
     def __iter__(self) -> Iterator[Any]:
+        return self._watched(self._iterate())
+
+    def epochs(self) -> Iterator[int]:
+        """See `Session.epochs`."""
+        return self._watched(self._epochs())
+
+    def _watched(self, loop: Iterator[T]) -> Iterator[T]:
+        """The same; an error that ends it is noticed, whether it is raised here or in the script's part."""
+        try:
+            yield from loop
+        except GeneratorExit:
+            if self._left_early and self._farewell.passing is not None:
+                self._farewell.passing.watch()
+            raise
+        except Exception as error:
+            self._farewell.note(error)
+            raise
+
+    def _iterate(self) -> Iterator[Any]:
         life, step = self._life, self._life.step
         if life.leaving.finished and self._repeats_end:
             return
@@ -94,7 +127,7 @@ class Batches:
                 life.loop_changes.end()
         except GeneratorExit:
             if epoch is None or life.position.epoch == epoch:
-                life.loop_left()
+                self._left()
             raise
         finally:
             if not self._by_epoch:
@@ -104,8 +137,7 @@ class Batches:
         while (share := self._life.warm_up.advance()) is not None:
             yield self._prefetch.batch(share)
 
-    def epochs(self) -> Iterator[int]:
-        """See `Session.epochs`."""
+    def _epochs(self) -> Iterator[int]:
         life = self._life
         self._open()
         self._by_epoch = True
@@ -127,7 +159,7 @@ class Batches:
                 self._repeats_end = True
                 yield max(life.position.epoch - life.position.begins, 0)
         except GeneratorExit:
-            life.loop_left()
+            self._left()
             raise
         finally:
             self._by_epoch = False
@@ -162,5 +194,12 @@ class Batches:
         subject.samples = {f"{SAMPLE} {index}": text for index, text in described.items()}
         self._life.evaluation.describe_samples()
 
+    def _left(self) -> None:
+        if os.getpid() != self._process:
+            return  # a process that the script has forked in the loop, which leaves its copy of it
+        self._life.loop_left()
+        self._left_early = not self._life.leaving.over
+
     def _close(self) -> None:
-        self._stack.close()
+        if os.getpid() == self._process:
+            self._stack.close()

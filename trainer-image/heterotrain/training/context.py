@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heterotrain.contract import TrainingConfig
+from heterotrain.job.farewell import Farewell
 from heterotrain.job.plans import Plans
-from heterotrain.job.worker import Farewell, StopRequest, Worker
+from heterotrain.job.worker import StopRequest, Worker
 from heterotrain.reporting.metrics import Series, WorkerMetrics
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 from heterotrain.contract import MEMBERS_MAY_END, MEMBERS_STAY, Plan
 from heterotrain.data.evaluation import Evaluation
@@ -325,7 +326,8 @@ class Group:
         if self.broken:
             return False
         try:
-            act(self.generation)
+            with self._only_waiting():
+                act(self.generation)
         except ReplicaError:
             # All find it at once, and whoever ends first must not cut off what others have not read.
             self.drain_barrier()
@@ -340,14 +342,25 @@ class Group:
         """All workers' documents, by rank; None if that failed, and the group is `broken`."""
         if self.generation is None or self.reduction is None:
             return [document]
-        self.reduction.in_collective = True
         try:
-            return gather_documents(document, self.generation)
+            with self._only_waiting():
+                return gather_documents(document, self.generation)
         except RuntimeError as error:
             self.fail(error)
             return None
+
+    @contextlib.contextmanager
+    def _only_waiting(self) -> Iterator[None]:
+        """Inside, this worker waits for the others, and so is not taken for the one that hangs."""
+        reduction = self.reduction
+        if reduction is None:
+            yield
+            return
+        before, reduction.in_collective = reduction.in_collective, True
+        try:
+            yield
         finally:
-            self.reduction.in_collective = False
+            reduction.in_collective = before
 
     def job_is_over(self) -> None:
         """The job's last step is committed, so nobody joins any more."""

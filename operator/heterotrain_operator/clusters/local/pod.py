@@ -62,7 +62,7 @@ class Pod:
             finished, step, message = words.finished, words.step, words.message
             script_error, fatal, evaluated = words.script_error, words.fatal, words.evaluated
             left, leader = words.left and code == 0, words.leader
-            out_of_memory = code != 0 and (self.process.out_of_memory or words.out_of_memory)
+            out_of_memory = (code != 0 and self.process.out_of_memory) or (words.out_of_memory and not words.finished)
         return WorkerSeen(
             name=self.key.name,
             uid=self.uid,

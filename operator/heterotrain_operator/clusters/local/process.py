@@ -11,13 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from heterotrain.contract import Termination
+from heterotrain.contract import OUT_OF_MEMORY, Termination
+from heterotrain.foreign import last_lines
 from heterotrain_operator.clusters.local.limits import Limits
 from heterotrain_operator.clusters.local.limits.mechanism import launcher
+from heterotrain_operator.core.lifecycle.ends import LOG_TAIL, SIGNAL_EXIT_BASE, speaks_of_memory
 
-SIGNAL_EXIT_BASE = 128  # how shells and Kubernetes report an end by a signal
 TAIL_BYTES = 4096
 TAIL_LINES = 5  # the error and where it arose; the log itself has the rest
+LONGEST_LINE = 300
+OWN_LINE = " INFO heterotrain."  # what the library says while all is well
 MEBIBYTE = 1024**2
 POLL_SECONDS = 0.01
 
@@ -136,30 +139,42 @@ class WorkerProcess:
         if self.out_of_memory and code:
             limit = f" of {self._memory_bytes / MEBIBYTE:g} MiB" if self._memory_bytes else ""
             return replace(termination, message=f"out of memory: over its limits.memory{limit}")
-        if code and not termination.message:
-            return replace(termination, message=self._from_outside(code))
-        return termination
+        if not code or termination.asked_to_stop:
+            return termination
+        return self._with_log(termination, code)
 
-    def _from_outside(self, code: int) -> str:
+    def _with_log(self, termination: Termination, code: int) -> Termination:
+        """Last words of a worker that failed, and the end of its log where it says more than they do."""
         lines = self._tail()
-        if code <= SIGNAL_EXIT_BASE:
-            return lines
+        words = termination.message or self._killed_by(code)
+        said = termination.message.removeprefix(OUT_OF_MEMORY).splitlines()
+        if said and said[0][-LONGEST_LINE:] in lines:
+            return termination
+        message = f"{words}{LOG_TAIL}{lines}" if words and lines else words or lines
+        known = replace(termination, message="", step=0, evaluated=None) != Termination(finished=False)
+        if not known and code <= SIGNAL_EXIT_BASE and speaks_of_memory(lines):
+            return replace(termination, message=OUT_OF_MEMORY + message, out_of_memory=True)
+        return replace(termination, message=message)
+
+    def _killed_by(self, code: int) -> str:
+        """Of which signal it ended, in words; empty if of none."""
         try:
             name = signal.Signals(code - SIGNAL_EXIT_BASE).name
         except ValueError:
-            return lines
-        text = f"ended by {name}"
-        if name == "SIGKILL" and self._memory_bytes:
-            text += f" (perhaps for want of memory: its limit is {self._memory_bytes / MEBIBYTE:g} MiB)"
-        return text + (f"; the end of its log: {lines}" if lines else "")
+            return ""
+        if name != "SIGKILL":
+            return f"ended by {name}"
+        limit = f": its limit is {self._memory_bytes / MEBIBYTE:g} MiB" if self._memory_bytes else ""
+        return f"ended by {name} (perhaps for want of memory{limit})"
 
     def _tail(self) -> str:
         """The last lines of this incarnation's log."""
         with self.files.log.open("rb") as log:
             end = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_start, end - TAIL_BYTES))
-            lines = log.read().decode(errors="replace").splitlines()
-        return "\n".join(lines[-TAIL_LINES:]).strip()
+            text = log.read().decode(errors="replace")
+        lines = [line for line in text.splitlines() if OWN_LINE not in line]
+        return "\n".join(last_lines("\n".join(lines), TAIL_LINES, LONGEST_LINE))
 
     def set_stopped(self, stopped: bool) -> None:
         """Stop all of it, or let it go on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 
@@ -13,6 +14,17 @@ DESCRIBED = 3
 
 SIGNAL_EXIT_BASE = 128
 """Exit codes above this stand for a signal, by the convention of shells and container runtimes."""
+
+
+LOG_TAIL = "; the end of its log: "
+"""Between last words and the last lines of a log, which are added to them where they may say more."""
+
+_OUT_OF_MEMORY = re.compile(r"\b(?:\w*OutOfMemoryError|MemoryError|CUDA out of memory|can't allocate memory)\b")
+
+
+def speaks_of_memory(log: str) -> bool:
+    """Whether the last lines of a log say that an allocation failed, on a GPU or on the host."""
+    return _OUT_OF_MEMORY.search(log) is not None
 
 
 def described_end(worker: WorkerSeen) -> str:

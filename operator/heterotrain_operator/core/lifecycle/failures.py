@@ -15,6 +15,7 @@ from heterotrain.contract import ERROR_MISSING_DEVICE, ERRORS_THAT_PASS, MEMBERS
 from heterotrain_operator.core.batching.bounds import after_out_of_memory
 from heterotrain_operator.core.facts import Facts, failed, rejected, vanished
 from heterotrain_operator.core.lifecycle.ends import (
+    LOG_TAIL,
     departures,
     described_departure,
     described_end,
@@ -260,7 +261,8 @@ def is_repeated(worker: WorkerSeen, memory: Remembered) -> bool:
 
 
 def _manner(worker: WorkerSeen) -> tuple[int | None, str]:
-    return worker.exit_code, _without_figures(worker.message.replace(worker.name, ""))
+    words, _, _ = worker.message.partition(LOG_TAIL)
+    return worker.exit_code, _without_figures(words.replace(worker.name, ""))
 
 
 def _without_figures(words: str) -> str:
@@ -269,6 +271,6 @@ def _without_figures(words: str) -> str:
 
 def _by_itself(worker: WorkerSeen, memory: Remembered) -> bool:
     code = worker.exit_code
-    plain = code is not None and 0 < code <= GREATEST_PLAIN_CODE
+    plain = code is not None and (0 < code <= GREATEST_PLAIN_CODE or (code == 0 and worker.script_error))
     passes = worker.message.partition(":")[0] in ERRORS_THAT_PASS
     return plain and not worker.out_of_memory and not passes and worker.step <= max(memory.resumed.resumed_step, 0)

@@ -67,9 +67,14 @@ class StopSignals:
 
 @contextmanager
 def stop_signals() -> Iterator[StopSignals]:
-    """Install the handlers for SIGINT, SIGTERM and SIGHUP, and put back what was there."""
+    """Install the handlers for SIGINT, SIGTERM and SIGHUP, and put back what was there.
+
+    A signal that is ignored stays ignored: nohup asks for that with SIGHUP, and shells with SIGINT of what they run in
+    the background.
+    """
     stop = StopSignals()
-    before = {signum: signal.signal(signum, stop.handle) for signum in SIGNALS}
+    answered = [signum for signum in SIGNALS if signal.getsignal(signum) is not signal.SIG_IGN]
+    before = {signum: signal.signal(signum, stop.handle) for signum in answered}
     try:
         yield stop
     finally:

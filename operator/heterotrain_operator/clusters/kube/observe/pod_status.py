@@ -5,11 +5,14 @@ The last matters because a restart counts only if it was the worker's own fault.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from heterotrain.contract import EXIT_PREEMPTED, Evaluated, Termination
+from heterotrain.foreign import last_lines
+from heterotrain_operator.core.lifecycle.ends import SIGNAL_EXIT_BASE, speaks_of_memory
 
 Document = Mapping[str, Any]
 
@@ -153,13 +156,20 @@ def pod_ending(status: Document, container: Document, trainer: Document) -> Endi
     # The kubelet gives this one for a container that it cannot find any more, of which nobody has seen the end.
     code: int | None = None if terminated.get("reason") == _UNKNOWN else terminated["exitCode"]
     words = Termination.from_text(terminated.get("message") or "")
-    out_of_memory = code != 0 and (terminated.get("reason") == _OUT_OF_MEMORY or words.out_of_memory)
+    out_of_memory = code != 0 and terminated.get("reason") == _OUT_OF_MEMORY
+    out_of_memory |= words.out_of_memory and not words.finished
+    if code and code <= SIGNAL_EXIT_BASE and words == Termination(finished=False, message=words.message):
+        out_of_memory |= speaks_of_memory(words.message)
+    limit = _memory_limit(container, trainer)
+    message = pod_reason(status) or _in_words(terminated, words, limit)
+    if code == SIGNAL_EXIT_BASE + signal.SIGKILL and not message and not disruption(status):
+        message = f"perhaps for want of memory (its limit is {limit})" if limit else "perhaps for want of memory"
     return Ending(
         over=True,
         exit_code=code,
         finished=words.finished,
         step=words.step,
-        message=pod_reason(status) or _in_words(terminated, words, _memory_limit(container, trainer)),
+        message=message,
         out_of_memory=out_of_memory,
         asked_to_stop=words.asked_to_stop and code == EXIT_PREEMPTED,
         left=words.left and code == 0,
@@ -196,8 +206,7 @@ def _in_words(terminated: Document, words: Termination, memory_limit: str) -> st
 
 def _log_tail(text: str) -> str:
     """The last lines of a log, in one: what Kubernetes shows of a process that left no last words."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "; ".join(lines[-LOG_LINES:])[-LONGEST_LOG_TAIL:]
+    return "; ".join(last_lines(text, LOG_LINES, LONGEST_LOG_TAIL))[-LONGEST_LOG_TAIL:]
 
 
 def _memory_limit(container: Document, trainer: Document) -> str:
