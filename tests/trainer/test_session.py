@@ -63,6 +63,31 @@ def test_what_cannot_be_trained_is_refused_with_a_reason(
         heterotrain.join().prepare(model, optimizer(model), DATA)
 
 
+class Holding(nn.Linear):
+    """A layer with a buffer."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__(2, 1)
+        self.register_buffer("held", tensor)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (torch.eye(2).to_sparse(), "held: is sparse.*put them together in forward"),
+        (torch.ones(2, device="meta"), "held: is on the meta device"),
+        (torch.ones(1).expand(3), "held: its elements lie in the same memory"),
+        (torch.zeros(2, dtype=torch.uint8).view(torch.uint4), "held: is of torch.uint4"),
+        (nn.UninitializedBuffer(), "held: has no shape yet"),
+    ],
+)
+def test_what_cannot_be_brought_to_other_workers_is_refused_by_name(tensor: torch.Tensor, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        prepared(Holding(tensor))
+    with pytest.raises(TypeError, match=f"average.{message}"):
+        prepared()[0].register(average=Holding(tensor))
+
+
 SCALED = "s.scale((m(x) - y).mean()).backward()"
 
 

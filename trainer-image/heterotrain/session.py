@@ -27,7 +27,7 @@ from heterotrain.gradients.precision import Arithmetic
 from heterotrain.job.planfile import PlanFile
 from heterotrain.job.plans import Plans
 from heterotrain.job.worker import Farewell, StopRequest, Worker, choose_device, limit_threads
-from heterotrain.refusals import check, check_loss, check_modules, check_optimizer, remark_on_lacking
+from heterotrain.refusals import check, check_loss, check_modules, check_optimizer, check_tensors, remark_on_lacking
 from heterotrain.reporting.cuda_peak import peak_memory_of
 from heterotrain.reporting.logs import show_log_alone, show_log_of_worker
 from heterotrain.reporting.metrics import Series, WorkerMetrics, serve
@@ -366,6 +366,8 @@ class Session:
         for name, each in objects.items():
             if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
                 raise TypeError(f"{name}: has no state_dict() and load_state_dict()")
+            if isinstance(each, nn.Module):
+                check_tensors(each, name)
             life.subject.schedules.add(name, each, every)
             life.state.registered[name] = each
 

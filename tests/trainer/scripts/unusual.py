@@ -1,4 +1,4 @@
-"""A model with a part that its forward leaves out, and a buffer that is in no state_dict.
+"""A model with a part that its forward leaves out, a buffer that is in no state_dict, and tensors of rare types.
 
 usage: unusual.py KIND --out FOLDER
 
@@ -32,6 +32,14 @@ class Model(nn.Module):
         super().__init__()
         self.used, self.left_out = nn.Linear(4, 1), nn.Linear(4, 1)
         self.register_buffer("offset", torch.rand(4), persistent=False)
+        self.register_buffer("none", torch.empty(0, 3))
+        self.register_buffer("is_positive", torch.rand(5) > 0.5)
+        self.register_buffer("turned", torch.rand(3, 2).t())
+        self.register_buffer("conjugated", torch.rand(3, dtype=torch.complex64).conj())
+        for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint32, torch.uint64):
+            name = str(dtype).removeprefix("torch.")
+            self.register_buffer(name, (torch.rand(7) * 100).to(dtype))
+            self.register_parameter(f"frozen_{name}", nn.Parameter((torch.rand(9) * 100).to(dtype), False))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         outputs = self.used(inputs + self.offset)

@@ -126,6 +126,8 @@ def _plain_number(value: Any) -> Any:
 
 
 def _without_tensor(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_meta:
+        raise TypeError("a tensor on the meta device, without content")
     return None if isinstance(value, torch.Tensor) else value
 
 
