@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, default_collate
 import heterotrain
 from heterotrain.data.once import first_here
 from heterotrain.groups.sockets import SocketCutter
+from heterotrain.state.checkpoint import CheckpointError
 from trainer.alone import DATA, prepared, run, sgd, train
 
 
@@ -86,6 +87,68 @@ def test_what_cannot_be_brought_to_other_workers_is_refused_by_name(tensor: torc
         prepared(Holding(tensor))
     with pytest.raises(TypeError, match=f"average.{message}"):
         prepared()[0].register(average=Holding(tensor))
+
+
+class Adapted(nn.Linear):
+    """A model whose state is its trained bias alone; `strict`: which it then cannot load."""
+
+    def __init__(self, *, strict: bool, keeps: str = "bias") -> None:
+        super().__init__(2, 1)
+        self.weight.requires_grad_(False)
+        self.strict, self.keeps = strict, keeps
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return {name: each for name, each in super().state_dict(*args, **kwargs).items() if name == self.keeps}
+
+    def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().load_state_dict(state_dict, strict=self.strict)
+
+
+class Growing(nn.Linear):
+    """A model that makes a buffer in its first forward."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "scale"):
+            self.register_buffer("scale", torch.ones(1))
+        return super().forward(inputs)
+
+
+@pytest.mark.parametrize(
+    ("model", "registered", "message"),
+    [
+        (Adapted(strict=True), {}, 'the model: .*its own state_dict.*Missing key.*"weight"'),
+        (Adapted(strict=False, keeps="weight"), {}, "the model: .*lacks bias, which is trained"),
+        (nn.Linear(2, 1), {"average": Adapted(strict=True)}, 'object \'average\': .*Missing key.*"weight"'),
+        (Growing(), {}, "the model: .*scale.* since the loop began"),
+    ],
+)
+def test_a_model_that_could_not_load_its_own_checkpoint_is_found_out_in_the_first_step(
+    model: nn.Module, registered: dict[str, Any], message: str
+) -> None:
+    session, *parts = prepared(model)
+    session.register(**registered)
+    with pytest.raises(CheckpointError, match=message):
+        run(session, *parts)
+    assert session.step <= 1
+
+
+class InHalf(nn.Linear):
+    """A model whose state is half as precise as its weights."""
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return {name: each.half() for name, each in super().state_dict(*args, **kwargs).items()}
+
+
+def test_asking_whether_a_state_can_be_loaded_changes_nothing() -> None:
+    model = InHalf(2, 1)
+    before = model.weight.clone()
+    session, _, _, batches = prepared(model)
+    next(iter(batches))
+    assert torch.equal(model.weight, before)
+    run(*prepared(Adapted(strict=False)))
 
 
 SCALED = "s.scale((m(x) - y).mean()).backward()"

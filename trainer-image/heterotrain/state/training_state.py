@@ -20,6 +20,8 @@ from heterotrain.state.state_copy import tensors_in
 
 log = logging.getLogger(__name__)
 
+_NAMED = 5
+
 
 class TrainingState:
     """Position, model, optimizer and whatever else the user registered; nothing of a rank."""
@@ -44,6 +46,7 @@ class TrainingState:
         self._model = model
         self._optimizer = optimizer
         self._parameters = {(name,) for name, _ in model.named_parameters()}
+        self._names: set[str] | None = None  # in the model's state, once the training has begun
         self._dataset_length = dataset_length
         self._config = config
         self._job_uid = job_uid
@@ -69,6 +72,39 @@ class TrainingState:
         for name, state in registered.items():
             checkpoint.check_readable(f"registered object {name!r}", state)
         return {"model": model, "optimizer": optimizer, "registered": registered}
+
+    def check_loads(self) -> None:
+        """The training begins. Raises CheckpointError, naming what is in the way, if a checkpoint of it could not be
+        read again, or not be loaded."""
+        states = self.checked()
+        checkpoint.check_loads("the model", self._model, states["model"])
+        if type(self._optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+            checkpoint.check_loads("the optimizer", self._optimizer, states["optimizer"])
+        for name, each in self.registered.items():
+            checkpoint.check_loads(f"registered object {name!r}", each, states["registered"][name])
+        self._names = _names_in(states["model"])
+
+    def check_names(self) -> None:
+        """Raises MisfitError if modules of the model have come to hold other tensors than when the training began, which
+        could not be loaded where it begins again."""
+        names = _names_in(self._model.state_dict())
+        if self._names is None or names == self._names or not _loads_as_torch(self._model):
+            return
+        changed = [name for name in sorted(names ^ self._names) if self._owner_loads_as_torch(name)]
+        if changed:
+            raise MisfitError(
+                f"the model: {', '.join(changed[:_NAMED])} came or went since the loop began, so no checkpoint could "
+                "be resumed; make all parameters and buffers before session.prepare(), by a first forward for example, "
+                "or register buffers with persistent=False"
+            )
+
+    def _owner_loads_as_torch(self, name: str) -> bool:
+        try:
+            owner = self._model.get_submodule(name.rpartition(".")[0])
+        except AttributeError:
+            return False
+        hooked = owner._load_state_dict_pre_hooks
+        return type(owner)._load_from_state_dict is nn.Module._load_from_state_dict and not hooked
 
     def whole(self) -> dict[str, Any]:
         """The whole state; its tensors are the very ones that are trained. Raises CheckpointError as `checked`."""
@@ -146,6 +182,7 @@ class TrainingState:
         if step == self.saved_step and not (writes and step == self.snapshots.lost_step):
             return
         if writes:
+            self.check_names()
             target = Target(Path(folder), step, self._config.checkpoint_keep)
             if beside:
                 self._begin(target)
@@ -183,3 +220,11 @@ class TrainingState:
         if self._job_uid and wrote != self._job_uid:
             self.taken_over = Origin(self.position.step, wrote)
             log.warning("that checkpoint is an earlier job's, of the UID %s", wrote or "that it does not say")
+
+
+def _loads_as_torch(module: nn.Module) -> bool:
+    return type(module).load_state_dict is nn.Module.load_state_dict
+
+
+def _names_in(state: Any) -> set[str]:
+    return set(map(str, state)) if isinstance(state, dict) else set()

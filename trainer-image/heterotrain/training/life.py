@@ -91,9 +91,9 @@ class WorkerLife:
 
     def settle(self) -> None:
         """The script has made everything, and its loop begins. Raises CheckpointError if a checkpoint of what it has
-        made could not be read again."""
+        made could not be read or loaded again."""
         self.started = True
-        self.state.checked()
+        self.state.check_loads()
         self.subject.settle()
 
     def start(self) -> None:

@@ -65,6 +65,7 @@ class Synchronous:
         self._randomness = StepRandomness(context.config.seed, context.name, subject.device)
         self._mean_check = MeanCheck()
         self._step = RunningStep()
+        self._has_looked = False  # at what the model holds once the script's loop has run
 
     @property
     def share(self) -> Share | None:
@@ -213,6 +214,9 @@ class Synchronous:
         if not step.scaled:
             raise RuntimeError("the loss did not go through session.scale(); its gradient would be weighted wrongly")
         subject.passes.check_done()
+        if not self._has_looked and step.share is not None:
+            self._has_looked = True
+            self._state.check_names()
         step.is_open = False
         if reduction is None:
             clock.bucket_ready()
