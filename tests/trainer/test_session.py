@@ -7,6 +7,7 @@ import io
 import math
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -21,6 +22,8 @@ from torch.utils.data import DataLoader, default_collate
 
 import heterotrain
 from heterotrain.data.once import first_here
+from heterotrain.gradients.gradient_sum import GradientSum
+from heterotrain.gradients.reduction import Reducing
 from heterotrain.groups.sockets import SocketCutter
 from heterotrain.state.checkpoint import CheckpointError
 from trainer.alone import DATA, prepared, run, sgd, train
@@ -121,7 +124,7 @@ class Growing(nn.Linear):
     [
         (Adapted(strict=True), {}, 'the model: .*its own state_dict.*Missing key.*"weight"'),
         (Adapted(strict=False, keeps="weight"), {}, "the model: .*lacks bias, which is trained"),
-        (nn.Linear(2, 1), {"average": Adapted(strict=True)}, 'object \'average\': .*Missing key.*"weight"'),
+        (nn.Linear(2, 1), {"average": Adapted(strict=True)}, "object 'average': .*Missing key.*\"weight\""),
         (Growing(), {}, "the model: .*scale.* since the loop began"),
     ],
 )
@@ -145,7 +148,7 @@ class InHalf(nn.Linear):
 def test_asking_whether_a_state_can_be_loaded_changes_nothing() -> None:
     model = InHalf(2, 1)
     before = model.weight.clone()
-    session, _, _, batches = prepared(model)
+    _, _, _, batches = prepared(model)
     next(iter(batches))
     assert torch.equal(model.weight, before)
     run(*prepared(Adapted(strict=False)))
@@ -266,15 +269,43 @@ def test_copies_of_a_prepared_model_are_of_the_scripts_own() -> None:
     session, model, optimizer, batches = prepared(own)
     copied = copy.deepcopy(model)
     stream = io.BytesIO()
-    torch.save(model, stream)
-    assert b"heterotrain" not in stream.getvalue()  # else it could only be loaded where this library is
+    torch.save([model, optimizer], stream)
     stream.seek(0)
-    loaded = torch.load(stream, weights_only=False)
-    for each in (copied, loaded):
+    with torch.serialization.safe_globals([nn.Linear, torch.optim.SGD, defaultdict, dict]):
+        loaded, reloaded = torch.load(stream, weights_only=True)
+    assert type(reloaded) is torch.optim.SGD
+    for each in (copied, loaded, copy.copy(model)):
         assert type(each) is nn.Linear
         assert torch.equal(each.weight, own.weight)
+    assert isinstance(model, nn.Linear)
+    assert repr(model) == repr(own)
     run(session, model, optimizer, batches)
     assert not torch.equal(copied.weight, own.weight)
+
+
+def test_what_is_saved_of_a_model_that_trained_is_what_the_script_alone_would_have_saved() -> None:
+    own = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+    plain = copy.deepcopy(own)
+    session, model, optimizer, batches = prepared(own)
+    GradientSum(own, Reducing(), torch.device("cpu"), always_touch=False).without_samples()
+    saved = []
+    for _ in train(session, model, optimizer, batches):
+        plain.load_state_dict(own.state_dict())
+        for each in (model, plain):
+            stream = io.BytesIO()
+            torch.save(each, stream)
+            saved.append(stream.getvalue())
+    assert saved[0::2] == saved[1::2]
+
+
+def test_a_prepared_model_is_changed_as_the_scripts_own() -> None:
+    own = nn.Sequential(nn.Linear(2, 2), nn.Dropout(), nn.Linear(2, 1))
+    _, model, _, _ = prepared(own)
+    assert [*model.children()] == [*own]
+    assert not model.eval().training
+    assert not any(each.training for each in own.modules())
+    assert model.double() is model
+    assert {each.dtype for each in own.parameters()} == {torch.float64}
 
 
 def other_weights(model: nn.Sequential) -> None:

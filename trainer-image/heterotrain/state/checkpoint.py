@@ -113,7 +113,7 @@ def check_readable(what: str, state: Any) -> None:
 class _WithoutCopies(TorchFunctionMode):
     """Inside, tensors are not copied into others; raises RuntimeError where their shapes do not fit."""
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: PLW3201
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.Tensor.copy_ and len(args) > 1:
             args[1].expand(args[0].shape)
             return args[0]

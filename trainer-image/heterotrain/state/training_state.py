@@ -85,8 +85,8 @@ class TrainingState:
         self._names = _names_in(states["model"])
 
     def check_names(self) -> None:
-        """Raises MisfitError if modules of the model have come to hold other tensors than when the training began, which
-        could not be loaded where it begins again."""
+        """Raises MisfitError if modules of the model have come to hold other tensors than when the training began, so
+        that these could not be loaded where it begins again."""
         names = _names_in(self._model.state_dict())
         if self._names is None or names == self._names or not _loads_as_torch(self._model):
             return
@@ -142,7 +142,7 @@ class TrainingState:
         kind = checkpoint.order_of(state)
         self.snapshots.before_change()
         try:
-            self._model.load_state_dict(state["model"])
+            self._model.load_state_dict(_of_one_model(state["model"], self._names))
             self._optimizer.load_state_dict(state["optimizer"])
             for name, each in self.registered.items():
                 each.load_state_dict(state["registered"][name])
@@ -220,6 +220,13 @@ class TrainingState:
         if self._job_uid and wrote != self._job_uid:
             self.taken_over = Origin(self.position.step, wrote)
             log.warning("that checkpoint is an earlier job's, of the UID %s", wrote or "that it does not say")
+
+
+def _of_one_model(state: Any, own: set[str] | None) -> Any:
+    """The state of a model. Earlier versions kept one that came by way of accelerate as a list of one."""
+    if own and _names_in(state) == {f"0.{name}" for name in own}:
+        return {name.removeprefix("0."): each for name, each in state.items()}
+    return state
 
 
 def _loads_as_torch(module: nn.Module) -> bool:

@@ -52,6 +52,15 @@ class ElasticOptimizer(torch.optim.Optimizer):
         """Load the wrapped optimizer's state."""
         self._inner.load_state_dict(state_dict)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # What is saved or copied is the script's own optimizer. Pickling asks whether its class is that of the wrapper.
+        return self._inner.__reduce_ex__(protocol)
+
+    @property
+    def __class__(self) -> Any:
+        """The wrapped optimizer's."""
+        return type(self._inner)
+
     def __getattr__(self, name: str) -> Any:
         if name in ("_inner", "_commit"):
             raise AttributeError(name)
