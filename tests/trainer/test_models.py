@@ -118,6 +118,7 @@ def test_workers_that_seed_differently_start_from_the_leaders_weights_and_buffer
         gang.succeed()
     first, second = gang.saved(0), gang.saved(1)
     assert "offset" in first
+    assert first["epoch_loss"] > 0
     assert all(torch.equal(first[name], second[name]) for name in first)
     for rank in range(2):
         marks = [record.mark for record in gang.series(rank)]
@@ -141,7 +142,8 @@ def test_what_the_forward_leaves_out_has_gradients_of_zero_alone_and_in_a_job(tm
         gang.succeed()
     alone = run_alone(tmp_path / "alone", command[:-1])
     for name, weights in gang.saved(1).items():
-        assert torch.allclose(alone[name], weights, atol=1e-6), name
+        # torch compares few of its types by value
+        assert torch.allclose(alone[name].to(torch.complex128), weights.to(torch.complex128), atol=1e-6), name
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from heterotrain.gradients.reduction import Reducing
 from heterotrain.groups.sockets import SocketCutter
 from heterotrain.state.checkpoint import CheckpointError
 from trainer.alone import DATA, prepared, run, sgd, train
+from trainer.gang import REPOSITORY
 
 
 class Sparse(nn.Module):
@@ -262,6 +263,48 @@ def test_the_loss_is_that_of_the_global_batch_and_not_the_weighted_share() -> No
         optimizer.step()
         optimizer.zero_grad()
         assert session.loss == pytest.approx(loss.item())
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_the_loss_of_an_epoch_is_the_mean_over_its_samples_or_over_what_is_counted(counted: bool) -> None:
+    session = heterotrain.join(batch_size=5, epochs=2)
+    own = nn.Linear(2, 1)
+    model, optimizer, batches = session.prepare(own, sgd(own), DATA, counted=counted)
+    for _ in session.epochs():
+        total, divisor = 0.0, 0
+        for inputs, targets in batches:
+            losses = (model(inputs) - targets).square()
+            chosen = losses[inputs[:, :1] > 0.2] if counted else losses
+            total, divisor = total + chosen.sum().item(), divisor + len(chosen)
+            count = len(chosen) if counted else None
+            session.scale(chosen.mean() if len(chosen) else losses.sum() * 0, count).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert session.epoch_loss == pytest.approx(total / divisor)
+
+
+@pytest.mark.parametrize("title", ["Several optimizers", "A state that is carried from batch to batch"])
+def test_the_ways_round_that_are_documented_train(title: str) -> None:
+    text = (REPOSITORY / "docs" / "training-script.md").read_text()
+    code = text.partition(f"## {title}")[2].partition("```python\n")[2].partition("```")[0]
+    session = heterotrain.join(batch_size=4, epochs=2)
+    steps = torch.arange(96.0).reshape(12, 8, 1) / 96
+    own = nn.RNN(1, 1, batch_first=True)
+    here: dict[str, Any] = {"torch": torch, "session": session, "model": own, "criterion": nn.functional.mse_loss}
+    here |= {"sgd": torch.optim.SGD([own.weight_hh_l0], lr=0.1, momentum=0.9), "optimizer": sgd(own)}
+    here |= {"adam": torch.optim.Adam([own.weight_ih_l0, own.bias_hh_l0, own.bias_ih_l0])}
+    here["dataset"] = here["stretches"] = torch.utils.data.TensorDataset(steps, steps)
+    before = [each.clone() for each in own.parameters()]
+    exec(code, here)
+    model, optimizer = here["model"], here["optimizer"]
+    for inputs, targets in here["batches"] if "Together" in code else ():
+        session.scale((model(inputs)[0] - targets).square().mean()).backward()
+        optimizer.step()
+        optimizer.load_state_dict(optimizer.state_dict())
+        optimizer.zero_grad()
+    assert session.step == 6
+    assert not any(torch.equal(one, other) for one, other in zip(before, own.parameters(), strict=True))
+    assert len(optimizer.state) == (4 if "Together" in code else 0)
 
 
 def test_copies_of_a_prepared_model_are_of_the_scripts_own() -> None:

@@ -72,8 +72,10 @@ def check_optimizer(optimizer: object, modules: Sequence[nn.Module]) -> list[nn.
     check(optimizer)
     if isinstance(optimizer, (list, tuple, dict)):
         raise TypeError(
-            "optimizer: expected one, found several. Two networks that train against each other can share one with two "
-            "parameter groups and add their losses up; if their steps must alternate, a session cannot train them"
+            "optimizer: expected one, found several. One that holds them and steps them all takes 15 lines (Several "
+            "optimizers in docs/training-script.md); learning rates of their own need parameter groups alone. Two "
+            "networks that train against each other add their losses up; if their steps must alternate, a session "
+            "cannot train them"
         )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer: expected a torch.optim.Optimizer, found {type(optimizer).__name__}")

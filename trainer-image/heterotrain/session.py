@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -119,6 +120,13 @@ class Session:
         """The mean training loss of the global batches of the newest steps that the workers have exchanged, about a
         second's; the same on all workers, NaN before. What `scale()` returns is only a part of a loss."""
         return self._metrics.state.loss
+
+    @property
+    def epoch_loss(self) -> float:
+        """The mean training loss of the newest epoch that has ended, over the samples of all workers (over what was
+        counted, after `prepare(..., counted=True)`); the same on all workers, NaN before. Known as soon as an inner
+        loop over `epochs()` has ended. A step belongs to the epoch in which it begins."""
+        return math.nan if self._life is None or self.warming else self._life.state.epoch_loss.last
 
     @property
     def metrics(self) -> Mapping[str, float]:

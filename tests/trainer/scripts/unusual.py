@@ -87,4 +87,5 @@ if sums:
     assert dist.get_world_size() == 2
     dist.destroy_process_group()
 saved = dict(model.state_dict()) | {"offset": model.offset, "sums": torch.cat([torch.zeros(0), *sums])}
+saved["epoch_loss"] = torch.tensor(session.epoch_loss)
 torch.save(saved, options.out / f"{name}.pt")

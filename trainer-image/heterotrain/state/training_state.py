@@ -15,6 +15,7 @@ from heterotrain.data.sampler import Position
 from heterotrain.origin import Origin
 from heterotrain.state import checkpoint
 from heterotrain.state.checkpoint import CheckpointError, MisfitError
+from heterotrain.state.epoch_loss import EpochLoss, are_facts
 from heterotrain.state.snapshot import Snapshots, Target
 from heterotrain.state.state_copy import tensors_in
 
@@ -41,6 +42,7 @@ class TrainingState:
         on as a checkpoint says."""
         self.snapshots = Snapshots() if snapshots is None else snapshots
         self.position = Position()
+        self.epoch_loss = EpochLoss()
         self.registered: dict[str, Any] = {}
         self.saved_steps: list[int] = []  # of checkpoints that this process knows to have been written
         self._model = model
@@ -117,6 +119,7 @@ class TrainingState:
             "seed": self._config.seed,
             "dataset_length": self._dataset_length,
             "job_uid": self._job_uid,
+            "epoch_loss": self.epoch_loss.facts(),
             **self.checked(),
         }
 
@@ -152,6 +155,8 @@ class TrainingState:
         if kind != self._order.kind:
             log.info("the order of samples goes on as %s, as the checkpoint has it", kind)
             self._order.kind = kind
+        if are_facts(state.get("epoch_loss")):
+            self.epoch_loss.take_over(state["epoch_loss"])
         wrote = state.get("job_uid")
         return wrote if isinstance(wrote, str) else ""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
+
 from heterotrain.contract import MEMBERS_MAY_END, MEMBERS_STAY, Plan
 from heterotrain.data.evaluation import Evaluation
 from heterotrain.gradients.counting import GlobalCount
@@ -13,7 +15,7 @@ from heterotrain.gradients.reduction import Reducing, StepReduction
 from heterotrain.gradients.wire import wire_for
 from heterotrain.groups.arrival import await_arrival
 from heterotrain.groups.assembly import Assembly, MembershipError
-from heterotrain.groups.control import Signals, gather_documents
+from heterotrain.groups.control import Signals, gather_documents, sum_over_ranks
 from heterotrain.groups.generation import CollectiveError, Generation, is_collective_error
 from heterotrain.groups.making import DEVICE, Traits
 from heterotrain.groups.succession import Succession
@@ -273,7 +275,8 @@ class Group:
         is equal; False as `share_buffers`. Raises ReplicaError if the workers differ."""
         device = self._subject.device
         arrived = self.together(lambda generation: await_arrival(generation, device))
-        return arrived and self.share_buffers() and self.together(self.exchange.compare_all)
+        shared = arrived and self.share_buffers() and self.share_epoch_loss()
+        return shared and self.together(self.exchange.compare_all)
 
     def send_count(self, count: float, samples: int) -> None:
         """Send what this worker's loss of the running step counts; the loss was scaled as if all workers' counts were
@@ -290,6 +293,25 @@ class Group:
         """By what to multiply this worker's part of the loss, once the step's gradients have arrived."""
         reduction = self.reduction
         return 1.0 if reduction is None or reduction.count is None else reduction.count.factor()
+
+    @property
+    def total_count(self) -> float | None:
+        """What all workers have counted in the step, once its gradients are there; None if nobody counts, and alone."""
+        reduction = self.reduction
+        return None if reduction is None or reduction.count is None else reduction.count.total()
+
+    def share_epoch_loss(self) -> bool:
+        """All workers know the sums of the epoch's losses so far; False as `share_buffers`."""
+        epoch = self.losses.epoch
+        if self.generation is None:
+            epoch.receive(*epoch.send())
+
+        def share(generation: Generation) -> None:
+            sums = torch.tensor(epoch.send(), dtype=torch.float64)
+            sum_over_ranks(sums, generation)
+            epoch.receive(*sums.tolist())
+
+        return self.together(share)
 
     def hand_on_changes(self, source: int, *, takes: bool) -> bool:
         """Workers without samples (`takes`) take over what the script did to gradients and hyperparameters at rank

@@ -229,13 +229,25 @@ class Synchronous:
         self._state.snapshots.before_change()
         subject.optimizer.step()
         subject.drop_gradients_of_lacking()
+        epoch = self._state.position.epoch
         self._count(step)
         self._receive()
+        if self._state.position.epoch != epoch:
+            self._end_epoch()
         return True
+
+    def _end_epoch(self) -> None:
+        """The step was an epoch's last, whose losses all workers now know."""
+        self._accounts.settle()
+        began = time.perf_counter()
+        self._group.share_epoch_loss()
+        self._clock.leave_out(time.perf_counter() - began)
+        self._losses.epoch.end()
 
     def _count(self, step: RunningStep) -> None:
         """The step is committed: the job has come further."""
         plans, before, samples = self._plans, self._state.position, step.own_samples
+        counted, count = self._subject.loss.counted, self._group.total_count
         self._group.buffers.saw(samples)
         self._accounts.commit(
             Committed(
@@ -249,6 +261,8 @@ class Synchronous:
                 self._clock.finish(),
                 self._losses.commit(self._group.loss_factor),
                 self._accounts.take_mark(),
+                step.count if counted else samples,
+                (step.count if count is None else count) if counted else step.samples,
             )
         )
         after = self._rules.advance(before, step.samples, plans.split.global_batch_size)
