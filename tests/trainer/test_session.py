@@ -179,6 +179,11 @@ SCALED = "s.scale((m(x) - y).mean()).backward()"
         ("passes = 2", f"{SCALED}; o.step()", r"called 1 times through what session\.scale\(\) returned, where 2 was"),
         ("", f"{SCALED}; m(x).mean().backward(); o.step()", r"from a loss that did not go through session\.scale\(\)"),
         ("", f"{SCALED}; o.step()", "gradients of the batch before were there still"),
+        (
+            "from torch.utils.checkpoint import checkpoint",
+            "s.scale(checkpoint(m, x.requires_grad_(), use_reentrant=True).mean()).backward()",
+            "call it with use_reentrant=False",
+        ),
     ],
 )
 def test_a_script_that_errs_is_told_how(given: str, loop: str, message: str) -> None:

@@ -17,6 +17,9 @@ from torch.autograd import Variable
 from heterotrain.gradients.accumulation import Accumulator
 from heterotrain.gradients.gradient_sum import GradientSum
 
+_LOOKS = 2  # losses in which backwards inside the backward are looked for
+_MOST_NODES = 20_000  # of a loss's graph that are looked at
+
 
 class Passes:
     """`wanted` backward passes belong to each batch that the script gets."""
@@ -33,6 +36,7 @@ class Passes:
         self._first_of_step = True
         self._is_open = False
         self._samples: list[nn.Parameter] = []
+        self._looks_left = _LOOKS
 
     def settle(self) -> None:
         """The script has frozen what it wants to freeze.
@@ -63,7 +67,10 @@ class Passes:
         self._is_open = False
 
     def through(self, scaled: torch.Tensor) -> torch.Tensor:
-        """Make the backward of a scaled loss a pass."""
+        """Make the backward of a scaled loss a pass. Raises RuntimeError if it would run further backwards inside."""
+        if self._looks_left:
+            self._looks_left -= 1
+            _check_no_backward_inside(scaled)
         rest = self.gradients.rest() if self.gradients is not None and self._last_part else None
         if rest is not None:
             scaled = scaled + rest.to(scaled.device, scaled.dtype)
@@ -137,3 +144,20 @@ class Passes:
                 "gradients of the batch before were there still when backward() began; call optimizer.zero_grad() once "
                 "for every batch"
             )
+
+
+def _check_no_backward_inside(loss: torch.Tensor) -> None:
+    waiting: list[Any] = [loss.grad_fn]
+    seen: set[Any] = {None}
+    while waiting and len(seen) < _MOST_NODES:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "CheckpointFunctionBackward":
+            raise RuntimeError(
+                "torch.utils.checkpoint runs a backward of its own inside backward() here, where gradients are not "
+                "summed; call it with use_reentrant=False, and Hugging Face's gradient_checkpointing_enable() with "
+                'gradient_checkpointing_kwargs={"use_reentrant": False}'
+            )
+        waiting.extend(following for following, _ in node.next_functions)
