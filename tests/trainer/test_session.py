@@ -270,6 +270,21 @@ def test_the_loss_is_that_of_the_global_batch_and_not_the_weighted_share() -> No
         assert session.loss == pytest.approx(loss.item())
 
 
+def test_parts_are_unfrozen_and_given_to_the_optimizer_between_two_epochs() -> None:
+    own = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    own[0].requires_grad_(False)
+    before = own[0].weight.clone()
+    session, model, optimizer, batches = prepared(own, sgd(own[1]))
+    for epoch in session.epochs():
+        if epoch == 1:
+            assert torch.equal(own[0].weight, before)
+            for _ in range(2):  # a script that goes on from a checkpoint adds what the optimizer has from it
+                optimizer.add_param_group({"params": own[0].requires_grad_(True).parameters(), "lr": 0.01})
+        run(session, model, optimizer, batches)
+    assert len(optimizer.param_groups) == 2
+    assert not torch.equal(own[0].weight, before)
+
+
 @pytest.mark.parametrize("counted", [False, True])
 def test_the_loss_of_an_epoch_is_the_mean_over_its_samples_or_over_what_is_counted(counted: bool) -> None:
     session = heterotrain.join(batch_size=5, epochs=2)

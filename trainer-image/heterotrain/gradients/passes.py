@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd import Variable
+from torch.utils.hooks import RemovableHandle
 
 from heterotrain.gradients.accumulation import Accumulator
 from heterotrain.gradients.gradient_sum import GradientSum
@@ -36,6 +37,7 @@ class Passes:
         self._first_of_step = True
         self._is_open = False
         self._samples: list[nn.Parameter] = []
+        self._handles: list[RemovableHandle] = []
         self._looks_left = _LOOKS
 
     def settle(self) -> None:
@@ -45,10 +47,13 @@ class Passes:
         any loss, the last, and one between.
         """
         free = [each for each in self._module.parameters() if each.requires_grad]
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
         self._samples = list(dict.fromkeys(free[place] for place in (0, len(free) // 2, -1))) if free else []
         for each in self._samples:
-            register: Callable[..., object] = each.register_post_accumulate_grad_hook
-            register(self._check_scaled)
+            register: Callable[..., RemovableHandle] = each.register_post_accumulate_grad_hook
+            self._handles.append(register(self._check_scaled))
 
     def open(self, *, first_part: bool, last_part: bool) -> None:
         """The script gets the next of the step's batches."""

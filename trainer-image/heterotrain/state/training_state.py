@@ -18,6 +18,7 @@ from heterotrain.state.checkpoint import CheckpointError, MisfitError
 from heterotrain.state.epoch_loss import EpochLoss, are_facts
 from heterotrain.state.snapshot import Snapshots, Target
 from heterotrain.state.state_copy import tensors_in
+from heterotrain.state.structure import Structure, restore
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class TrainingState:
         self.snapshots = Snapshots() if snapshots is None else snapshots
         self.position = Position()
         self.epoch_loss = EpochLoss()
+        self.structure: Structure | None = None  # if it is another than when the script's loop began
         self.registered: dict[str, Any] = {}
         self.saved_steps: list[int] = []  # of checkpoints that this process knows to have been written
         self._model = model
@@ -120,6 +122,7 @@ class TrainingState:
             "dataset_length": self._dataset_length,
             "job_uid": self._job_uid,
             "epoch_loss": self.epoch_loss.facts(),
+            **({} if self.structure is None else {"structure": self.structure}),
             **self.checked(),
         }
 
@@ -145,11 +148,14 @@ class TrainingState:
         kind = checkpoint.order_of(state)
         self.snapshots.before_change()
         try:
+            if "structure" in state:
+                restore(state["structure"], self._model, self._optimizer)
+                self.structure = state["structure"]
             self._model.load_state_dict(_of_one_model(state["model"], self._names))
             self._optimizer.load_state_dict(state["optimizer"])
             for name, each in self.registered.items():
                 each.load_state_dict(state["registered"][name])
-        except (RuntimeError, ValueError, KeyError) as error:
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"the checkpoint of step {position.step} does not fit: {error}") from error
         self.position = position
         if kind != self._order.kind:

@@ -22,7 +22,8 @@ from heterotrain.groups.succession import Succession
 from heterotrain.job.plans import Plans
 from heterotrain.reporting.timing import StepClock
 from heterotrain.state.buffers import SharedBuffers
-from heterotrain.state.replica_check import ReplicaError, kind_of_machine
+from heterotrain.state.replica_check import ReplicaError, difference, kind_of_machine
+from heterotrain.state.structure import checksum
 from heterotrain.state.training_state import TrainingState
 from heterotrain.training.agreeing import Agreement
 from heterotrain.training.draining import Draining
@@ -123,12 +124,43 @@ class Group:
         self.reduction.fail(error)
 
     def make_ready(self) -> None:
-        """Make what sums gradients, which takes seconds in a new process. Before the workers meet it sums nothing."""
+        """Make what sums gradients, which takes seconds in a new process; meanwhile no worker waits for it."""
         subject = self._subject
-        if subject.passes.gradients is None:
-            subject.passes.gradients = GradientSum(
-                subject.module, self._reducing, subject.device, always_touch=subject.find_unused_parameters
-            )
+        if subject.passes.gradients is not None:
+            return
+        # What it tries with DistributedDataParallel must not be summed over the workers.
+        now, self._reducing.now = self._reducing.now, None
+        subject.passes.gradients = GradientSum(
+            subject.module, self._reducing, subject.device, always_touch=subject.find_unused_parameters
+        )
+        self._reducing.now = now
+
+    def take_changes(self) -> bool:
+        """All are about to begin an epoch, before which their scripts may have changed what is trained; whether this
+        one has. Breaks the group as `share_buffers`, raises ReplicaError if some have changed something else, and what
+        `Subject.take_changes` raises."""
+        subject = self._subject
+        changed = subject.take_changes()
+        if changed:
+            self._state.structure = subject.structure
+            if self.generation is not None:
+                self.make_ready()
+
+        def compare(generation: Generation) -> None:
+            checksums = torch.zeros(generation.world_size, dtype=torch.float64)
+            checksums[generation.rank] = checksum(subject.structure)
+            sum_over_ranks(checksums, generation)
+            found = difference("", checksums.tolist(), exact=True)
+            if found is not None:
+                names = ", ".join(self._plans.active.members[rank].name for rank in found.ranks)
+                raise ReplicaError(
+                    f"the scripts of {names} train other parameters, or in other groups, than the others' from epoch "
+                    f"{self._state.position.epoch} on; what a script changes between two epochs must depend on the "
+                    "epoch alone"
+                )
+
+        self.together(compare)
+        return changed
 
     def join(self, meeting: Meeting, deadline_seconds: float) -> None:
         """Meet the members of the active plan for the first time. Raises as `form` does, and JobOverError if the job is
@@ -193,6 +225,8 @@ class Group:
         self.exchange.compare_bits(len({each.get(KIND) for each in traits}) == 1)
         try:
             self._agreement.reach(generation, self._gathering, again=again)
+            if self._subject.take_changes():  # with a state that was taken over
+                self.make_ready()
             self._reducing.now = self.reduction
             self._gathering.has_met = True
         except RuntimeError as error:

@@ -60,7 +60,7 @@ class ElasticModel(nn.Module):
         # What is saved is the script's own module. Pickling asks whether its class is that of the wrapper.
         return self.module.__reduce_ex__(protocol)
 
-    @property
+    @property  # type: ignore[misc]  # it is never set
     def __class__(self) -> Any:
         """The wrapped module's, so that `isinstance` says of the wrapper what it says of that."""
         return type(self._modules["module"]) if "module" in self.__dict__.get("_modules", ()) else ElasticModel
@@ -101,7 +101,7 @@ class ElasticModel(nn.Module):
         return self
 
     def _apply(self, *args: Any, **kwargs: Any) -> ElasticModel:
-        self.module._apply(*args, **kwargs)  # moves and converts
+        self.module._apply(*args, **kwargs)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return self
 
     def __getattr__(self, name: str) -> Any:
