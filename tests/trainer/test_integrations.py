@@ -101,6 +101,19 @@ def test_accelerate_refuses_what_one_worker_alone_cannot_do() -> None:
         print(accelerator.process_index)
 
 
+def test_a_measure_gets_what_accelerate_was_given() -> None:
+    model, optimizer, loader = parts()
+    session = heterotrain.join(epochs=1)
+    accelerator = Accelerator(session)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    session.evaluate(list(torch.eye(4)), lambda given, batch: {"same": len(batch) * (given is model)})
+    for inputs in loader:
+        accelerator.backward(model(inputs).mean())
+        optimizer.step()
+        optimizer.zero_grad()
+    assert session.metrics["same"] == 1
+
+
 # --- transformers -----------------------------------------------------------------------------------------------------
 
 

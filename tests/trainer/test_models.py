@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from heterotrain import contract
 from heterotrain.contract import TrainingConfig
 from heterotrain.data import sampler
 from heterotrain.workloads.digits import digits
@@ -118,11 +119,39 @@ def test_workers_that_seed_differently_start_from_the_leaders_weights_and_buffer
         gang.succeed()
     first, second = gang.saved(0), gang.saved(1)
     assert "offset" in first
+    assert first["epoch_loss"] > 0
     assert all(torch.equal(first[name], second[name]) for name in first)
     for rank in range(2):
         marks = [record.mark for record in gang.series(rank)]
         assert marks[1:10] == ["evaluation"] * 9
         assert marks[10:] == [""] * 4
+
+
+def test_what_is_unfrozen_between_two_epochs_is_trained_by_newcomers_and_after_a_restart(tmp_path: Path) -> None:
+    command = [UNUSUAL, "thaws", "--out", str(tmp_path)]
+    config = TrainingConfig(steps=31, checkpoint_path=str(tmp_path / "checkpoints"))
+    environment = {contract.ENV_WARM_UP: "1"}
+    with Gang(tmp_path, command, (6, 2), config, environment=environment) as gang:
+        gang.await_step(4)
+        gang.start(0)
+        gang.await_phase(2, contract.PHASE_WAITING)
+        gang.change({0: 3, 1: 0, 2: 5})
+        gang.await_generation(0, 1, 2)
+        (tmp_path / "joined").touch()
+        gang.succeed()
+    with Gang(tmp_path, command, (2, 6), dataclasses.replace(config, steps=34), generation=3) as second:
+        second.succeed()
+    alone = run_alone(tmp_path / "alone", command[:2])
+    for rank in range(2):
+        saved = second.saved(rank)
+        for part in ("used.weight", "left_out.bias", "left_out.weight", "epoch_loss"):
+            assert torch.allclose(alone[part], saved[part], atol=1e-10), part
+
+
+def test_workers_that_unfreeze_other_parts_are_named(tmp_path: Path) -> None:
+    with Gang(tmp_path, [UNUSUAL, "thaws-apart", "--out", str(tmp_path)], (6, 2), TrainingConfig(epochs=3)) as gang:
+        assert all(gang.wait())
+    assert any("train other parameters, or in other groups" in gang.ending(rank).message for rank in range(2))
 
 
 @pytest.mark.parametrize("when", ["meets-within", pytest.param("meets-before", marks=pytest.mark.long)])
@@ -141,7 +170,8 @@ def test_what_the_forward_leaves_out_has_gradients_of_zero_alone_and_in_a_job(tm
         gang.succeed()
     alone = run_alone(tmp_path / "alone", command[:-1])
     for name, weights in gang.saved(1).items():
-        assert torch.allclose(alone[name], weights, atol=1e-6), name
+        # torch compares few of its types by value
+        assert torch.allclose(alone[name].to(torch.complex128), weights.to(torch.complex128), atol=1e-6), name
 
 
 @pytest.mark.parametrize(

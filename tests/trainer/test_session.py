@@ -7,6 +7,7 @@ import io
 import math
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -21,8 +22,12 @@ from torch.utils.data import DataLoader, default_collate
 
 import heterotrain
 from heterotrain.data.once import first_here
+from heterotrain.gradients.gradient_sum import GradientSum
+from heterotrain.gradients.reduction import Reducing
 from heterotrain.groups.sockets import SocketCutter
+from heterotrain.state.checkpoint import CheckpointError
 from trainer.alone import DATA, prepared, run, sgd, train
+from trainer.gang import REPOSITORY
 
 
 class Sparse(nn.Module):
@@ -63,6 +68,93 @@ def test_what_cannot_be_trained_is_refused_with_a_reason(
         heterotrain.join().prepare(model, optimizer(model), DATA)
 
 
+class Holding(nn.Linear):
+    """A layer with a buffer."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__(2, 1)
+        self.register_buffer("held", tensor)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (torch.eye(2).to_sparse(), "held: is sparse.*put them together in forward"),
+        (torch.ones(2, device="meta"), "held: is on the meta device"),
+        (torch.ones(1).expand(3), "held: its elements lie in the same memory"),
+        (torch.zeros(2, dtype=torch.uint8).view(torch.uint4), "held: is of torch.uint4"),
+        (nn.UninitializedBuffer(), "held: has no shape yet"),
+    ],
+)
+def test_what_cannot_be_brought_to_other_workers_is_refused_by_name(tensor: torch.Tensor, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        prepared(Holding(tensor))
+    with pytest.raises(TypeError, match=f"average.{message}"):
+        prepared()[0].register(average=Holding(tensor))
+
+
+class Adapted(nn.Linear):
+    """A model whose state is its trained bias alone; `strict`: which it then cannot load."""
+
+    def __init__(self, *, strict: bool, keeps: str = "bias") -> None:
+        super().__init__(2, 1)
+        self.weight.requires_grad_(False)
+        self.strict, self.keeps = strict, keeps
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return {name: each for name, each in super().state_dict(*args, **kwargs).items() if name == self.keeps}
+
+    def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().load_state_dict(state_dict, strict=self.strict)
+
+
+class Growing(nn.Linear):
+    """A model that makes a buffer in its first forward."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "scale"):
+            self.register_buffer("scale", torch.ones(1))
+        return super().forward(inputs)
+
+
+@pytest.mark.parametrize(
+    ("model", "registered", "message"),
+    [
+        (Adapted(strict=True), {}, 'the model: .*its own state_dict.*Missing key.*"weight"'),
+        (Adapted(strict=False, keeps="weight"), {}, "the model: .*lacks bias, which is trained"),
+        (nn.Linear(2, 1), {"average": Adapted(strict=True)}, "object 'average': .*Missing key.*\"weight\""),
+        (Growing(), {}, "the model: .*scale.* since the loop began"),
+    ],
+)
+def test_a_model_that_could_not_load_its_own_checkpoint_is_found_out_in_the_first_step(
+    model: nn.Module, registered: dict[str, Any], message: str
+) -> None:
+    session, *parts = prepared(model)
+    session.register(**registered)
+    with pytest.raises(CheckpointError, match=message):
+        run(session, *parts)
+    assert session.step <= 1
+
+
+class InHalf(nn.Linear):
+    """A model whose state is half as precise as its weights."""
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return {name: each.half() for name, each in super().state_dict(*args, **kwargs).items()}
+
+
+def test_asking_whether_a_state_can_be_loaded_changes_nothing() -> None:
+    model = InHalf(2, 1)
+    before = model.weight.clone()
+    _, _, _, batches = prepared(model)
+    next(iter(batches))
+    assert torch.equal(model.weight, before)
+    run(*prepared(Adapted(strict=False)))
+
+
 SCALED = "s.scale((m(x) - y).mean()).backward()"
 
 
@@ -87,6 +179,11 @@ SCALED = "s.scale((m(x) - y).mean()).backward()"
         ("passes = 2", f"{SCALED}; o.step()", r"called 1 times through what session\.scale\(\) returned, where 2 was"),
         ("", f"{SCALED}; m(x).mean().backward(); o.step()", r"from a loss that did not go through session\.scale\(\)"),
         ("", f"{SCALED}; o.step()", "gradients of the batch before were there still"),
+        (
+            "from torch.utils.checkpoint import checkpoint",
+            "s.scale(checkpoint(m, x.requires_grad_(), use_reentrant=True).mean()).backward()",
+            "call it with use_reentrant=False",
+        ),
     ],
 )
 def test_a_script_that_errs_is_told_how(given: str, loop: str, message: str) -> None:
@@ -192,20 +289,105 @@ def test_the_loss_is_that_of_the_global_batch_and_not_the_weighted_share() -> No
         assert session.loss == pytest.approx(loss.item())
 
 
+def test_parts_are_unfrozen_and_given_to_the_optimizer_between_two_epochs() -> None:
+    own = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    own[0].requires_grad_(False)
+    before = own[0].weight.clone()
+    session, model, optimizer, batches = prepared(own, sgd(own[1]))
+    for epoch in session.epochs():
+        if epoch == 1:
+            assert torch.equal(own[0].weight, before)
+            for _ in range(2):  # a script that goes on from a checkpoint adds what the optimizer has from it
+                optimizer.add_param_group({"params": own[0].requires_grad_(True).parameters(), "lr": 0.01})
+        run(session, model, optimizer, batches)
+    assert len(optimizer.param_groups) == 2
+    assert not torch.equal(own[0].weight, before)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_the_loss_of_an_epoch_is_the_mean_over_its_samples_or_over_what_is_counted(counted: bool) -> None:
+    session = heterotrain.join(batch_size=5, epochs=2)
+    own = nn.Linear(2, 1)
+    model, optimizer, batches = session.prepare(own, sgd(own), DATA, counted=counted)
+    for _ in session.epochs():
+        total, divisor = 0.0, 0
+        for inputs, targets in batches:
+            losses = (model(inputs) - targets).square()
+            chosen = losses[inputs[:, :1] > 0.2] if counted else losses
+            total, divisor = total + chosen.sum().item(), divisor + len(chosen)
+            count = len(chosen) if counted else None
+            session.scale(chosen.mean() if len(chosen) else losses.sum() * 0, count).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert session.epoch_loss == pytest.approx(total / divisor)
+
+
+@pytest.mark.parametrize("title", ["Several optimizers", "A state that is carried from batch to batch"])
+def test_the_ways_round_that_are_documented_train(title: str) -> None:
+    text = (REPOSITORY / "docs" / "training-script.md").read_text()
+    code = text.partition(f"## {title}")[2].partition("```python\n")[2].partition("```")[0]
+    session = heterotrain.join(batch_size=4, epochs=2)
+    steps = torch.arange(96.0).reshape(12, 8, 1) / 96
+    own = nn.RNN(1, 1, batch_first=True)
+    here: dict[str, Any] = {"torch": torch, "session": session, "model": own, "criterion": nn.functional.mse_loss}
+    here |= {"sgd": torch.optim.SGD([own.weight_hh_l0], lr=0.1, momentum=0.9), "optimizer": sgd(own)}
+    here |= {"adam": torch.optim.Adam([own.weight_ih_l0, own.bias_hh_l0, own.bias_ih_l0])}
+    here["dataset"] = here["stretches"] = torch.utils.data.TensorDataset(steps, steps)
+    before = [each.clone() for each in own.parameters()]
+    exec(code, here)
+    model, optimizer = here["model"], here["optimizer"]
+    for inputs, targets in here["batches"] if "Together" in code else ():
+        session.scale((model(inputs)[0] - targets).square().mean()).backward()
+        optimizer.step()
+        optimizer.load_state_dict(optimizer.state_dict())
+        optimizer.zero_grad()
+    assert session.step == 6
+    assert not any(torch.equal(one, other) for one, other in zip(before, own.parameters(), strict=True))
+    assert len(optimizer.state) == (4 if "Together" in code else 0)
+
+
 def test_copies_of_a_prepared_model_are_of_the_scripts_own() -> None:
     own = nn.Linear(2, 1)
     session, model, optimizer, batches = prepared(own)
     copied = copy.deepcopy(model)
     stream = io.BytesIO()
-    torch.save(model, stream)
-    assert b"heterotrain" not in stream.getvalue()  # else it could only be loaded where this library is
+    torch.save([model, optimizer], stream)
     stream.seek(0)
-    loaded = torch.load(stream, weights_only=False)
-    for each in (copied, loaded):
+    with torch.serialization.safe_globals([nn.Linear, torch.optim.SGD, defaultdict, dict]):
+        loaded, reloaded = torch.load(stream, weights_only=True)
+    assert type(reloaded) is torch.optim.SGD
+    for each in (copied, loaded, copy.copy(model)):
         assert type(each) is nn.Linear
         assert torch.equal(each.weight, own.weight)
+    assert isinstance(model, nn.Linear)
+    assert repr(model) == repr(own)
     run(session, model, optimizer, batches)
     assert not torch.equal(copied.weight, own.weight)
+
+
+def test_what_is_saved_of_a_model_that_trained_is_what_the_script_alone_would_have_saved() -> None:
+    own = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+    plain = copy.deepcopy(own)
+    session, model, optimizer, batches = prepared(own)
+    GradientSum(own, Reducing(), torch.device("cpu"), always_touch=False).without_samples()
+    saved = []
+    for _ in train(session, model, optimizer, batches):
+        plain.load_state_dict(own.state_dict())
+        for each in (model, plain):
+            stream = io.BytesIO()
+            torch.save(each, stream)
+            saved.append(stream.getvalue())
+    assert saved[0::2] == saved[1::2]
+
+
+def test_a_prepared_model_is_changed_as_the_scripts_own() -> None:
+    own = nn.Sequential(nn.Linear(2, 2), nn.Dropout(), nn.Linear(2, 1))
+    _, model, _, _ = prepared(own)
+    assert [*model.children()] == [*own]
+    assert not model.eval().training
+    assert not any(each.training for each in own.modules())
+    assert model.double() is model
+    assert {each.dtype for each in own.parameters()} == {torch.float64}
 
 
 def other_weights(model: nn.Sequential) -> None:

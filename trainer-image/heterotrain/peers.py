@@ -6,6 +6,7 @@ library. Fields that are not known here are passed over.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -18,6 +19,7 @@ MAX_BYTES = 2 * MAX_PLAN_BYTES + 2**22
 LONGEST_NAME = 1024
 LONGEST_WORD = 1000
 _MOST_PORTS = 64
+EPOCH_FIGURES = 3  # the sum of losses, what it is divided by, and the mean of the epoch before
 
 
 class PeerError(ValueError):
@@ -26,7 +28,8 @@ class PeerError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the worker that has committed most knows: plans, recent losses with their weights, the newest evaluation."""
+    """What the worker that has committed most knows: plans, recent losses with their weights, those of the epoch, the
+    newest evaluation."""
 
     plan: Plan
     pending: Plan | None
@@ -34,6 +37,7 @@ class Facts:
     target_reached: bool
     evaluation: dict[str, Any]
     saved_step: int
+    epoch_loss: tuple[float, ...]
 
 
 def parse_facts(document: bytes) -> Facts:
@@ -48,6 +52,9 @@ def parse_facts(document: bytes) -> Facts:
             raise ValueError("evaluation: expected a step and figures")
         if not is_whole(facts.get("saved_step")):
             raise ValueError(f"saved_step: expected a whole number, found {shown(facts.get('saved_step'))}")
+        epoch_loss = facts.get("epoch_loss", [0.0, 0.0, math.nan])
+        if not (isinstance(epoch_loss, list) and len(epoch_loss) == EPOCH_FIGURES and all(map(_is_figure, epoch_loss))):
+            raise ValueError(f"epoch_loss: expected {EPOCH_FIGURES} figures, found {shown(epoch_loss)}")
         plan, pending = facts.get("plan"), facts.get("pending")
         if not (isinstance(plan, str) and isinstance(pending, str)):
             raise ValueError("plan, pending: expected text")
@@ -58,6 +65,7 @@ def parse_facts(document: bytes) -> Facts:
             target_reached=facts.get("target_reached") is True,
             evaluation={"step": step, "values": values, "target_reached": evaluation.get("target_reached") is True},
             saved_step=facts["saved_step"],
+            epoch_loss=tuple(epoch_loss),
         )
     except ValueError as error:
         raise PeerError(f"the message of the worker that has committed most cannot be understood: {error}") from error

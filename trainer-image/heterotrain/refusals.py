@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import is_lazy
 
 from heterotrain.data.loading import MAIN_GUARD
 
@@ -46,11 +46,37 @@ def check_modules(modules: Sequence[nn.Module]) -> None:
                     f"{where}: max_norm changes weights in forward, on workers with samples only; normalise what is "
                     "looked up instead"
                 )
-        for name, parameter in module.named_parameters():
-            if isinstance(parameter, UninitializedParameter):
-                raise TypeError(
-                    f"{name}: has no shape yet, as lazy modules' until their first forward; run one before prepare()"
-                )
+        check_tensors(module)
+
+
+def check_tensors(module: nn.Module, prefix: str = "") -> None:
+    """Raises TypeError for parameters and buffers that cannot be brought to other workers, by name."""
+    for name, tensor in (*module.named_parameters(prefix), *module.named_buffers(prefix)):
+        if hindrance := _hindrance(tensor):
+            raise TypeError(f"{name}: {hindrance}")
+
+
+def _hindrance(tensor: torch.Tensor) -> str:
+    """Why a tensor cannot be copied byte by byte, and what to do instead; empty if it can."""
+    if is_lazy(tensor):
+        return "has no shape yet, as lazy modules' until their first forward; run one before prepare()"
+    if tensor.is_meta:
+        return "is on the meta device, without content; load or initialise it before prepare()"
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        kind = "quantized" if tensor.is_quantized else "nested" if tensor.is_nested else "sparse"
+        return (
+            f"is {kind}, and only dense tensors reach other workers; keep its parts (such as indices and values, or "
+            "int_repr() and scales) as buffers, and put them together in forward"
+        )
+    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        return "its elements lie in the same memory, as expand() leaves them, so nothing can be loaded; clone() it"
+    if tensor.is_inference():
+        return "was made under torch.inference_mode(), so nothing can be loaded into it; make it under torch.no_grad()"
+    try:
+        torch.empty(1, dtype=tensor.dtype).clone()
+    except (RuntimeError, NotImplementedError):
+        return f"is of {tensor.dtype}, which torch cannot copy; keep it as torch.uint8, and view it in forward"
+    return ""
 
 
 def check_optimizer(optimizer: object, modules: Sequence[nn.Module]) -> list[nn.Parameter]:
@@ -62,8 +88,10 @@ def check_optimizer(optimizer: object, modules: Sequence[nn.Module]) -> list[nn.
     check(optimizer)
     if isinstance(optimizer, (list, tuple, dict)):
         raise TypeError(
-            "optimizer: expected one, found several. Two networks that train against each other can share one with two "
-            "parameter groups and add their losses up; if their steps must alternate, a session cannot train them"
+            "optimizer: expected one, found several. One that holds them and steps them all takes 15 lines (Several "
+            "optimizers in docs/training-script.md); learning rates of their own need parameter groups alone. Two "
+            "networks that train against each other add their losses up; if their steps must alternate, a session "
+            "cannot train them"
         )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer: expected a torch.optim.Optimizer, found {type(optimizer).__name__}")

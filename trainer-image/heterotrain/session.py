@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,15 @@ from heterotrain.job.farewell import Farewell
 from heterotrain.job.planfile import PlanFile
 from heterotrain.job.plans import Plans
 from heterotrain.job.worker import StopRequest, Worker, choose_device, limit_threads
-from heterotrain.refusals import check, check_loss, check_modules, check_optimizer, check_process, remark_on_lacking
+from heterotrain.refusals import (
+    check,
+    check_loss,
+    check_modules,
+    check_optimizer,
+    check_process,
+    check_tensors,
+    remark_on_lacking,
+)
 from heterotrain.reporting.cuda_peak import peak_memory_of
 from heterotrain.reporting.logs import show_log_alone, show_log_of_worker
 from heterotrain.reporting.metrics import Series, WorkerMetrics, serve
@@ -138,6 +147,13 @@ class Session:
         """The mean training loss of the global batches of the newest steps that the workers have exchanged, about a
         second's; the same on all workers, NaN before. What `scale()` returns is only a part of a loss."""
         return self._metrics.state.loss
+
+    @property
+    def epoch_loss(self) -> float:
+        """The mean training loss of the newest epoch that has ended, over the samples of all workers (over what was
+        counted, after `prepare(..., counted=True)`); the same on all workers, NaN before. Known as soon as an inner
+        loop over `epochs()` has ended. A step belongs to the epoch in which it begins."""
+        return math.nan if self._life is None or self.warming else self._life.state.epoch_loss.last
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -388,6 +404,8 @@ class Session:
         for name, each in objects.items():
             if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
                 raise TypeError(f"{name}: has no state_dict() and load_state_dict()")
+            if isinstance(each, nn.Module):
+                check_tensors(each, name)
             life.subject.schedules.add(name, each, every)
             life.state.registered[name] = each
 

@@ -1,15 +1,19 @@
-"""A model with a part that its forward leaves out, and a buffer that is in no state_dict.
+"""A model with a part that its forward leaves out, a buffer that is in no state_dict, and tensors of rare types.
 
 usage: unusual.py KIND --out FOLDER
 
-KIND `unused`: the part is never used; `declared`: it is not used in later steps,
-and the session knows that; `undeclared`: it does not; `unfrozen`: a parameter becomes trainable in the loop; `looks`:
-every worker seeds by itself and has a look at the model's outputs in every step; `meets-before` the loop, or
-`meets-within` it: the script makes torch.distributed's default process group, and sums numbers of its own over it.
+KIND `thaws`: from its second epoch on, a part is trained that was frozen, in a parameter group of its own, and in a job
+steps are slow until there is a file `joined`; `thaws-apart`: on each worker another part. `unused`: the part is never
+used; `declared`: it is not used in later steps, and the session knows that; `undeclared`: it does not; `unfrozen`: a
+parameter becomes trainable in the loop; `looks`: every worker seeds by itself and has a look at the model's outputs in
+every step; `meets-before` the loop, or `meets-within` it: the script makes torch.distributed's default process group,
+and sums numbers of its own over it.
 """
 
 import argparse
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -20,9 +24,18 @@ from torch.utils.data import TensorDataset
 import heterotrain
 
 parser = argparse.ArgumentParser()
-parser.add_argument(
-    "kind", choices=["unused", "declared", "undeclared", "unfrozen", "looks", "meets-before", "meets-within"]
-)
+KINDS = [
+    "unused",
+    "declared",
+    "undeclared",
+    "unfrozen",
+    "looks",
+    "meets-before",
+    "meets-within",
+    "thaws",
+    "thaws-apart",
+]
+parser.add_argument("kind", choices=KINDS)
 parser.add_argument("--out", type=Path, required=True)
 options = parser.parse_args()
 
@@ -32,21 +45,38 @@ class Model(nn.Module):
         super().__init__()
         self.used, self.left_out = nn.Linear(4, 1), nn.Linear(4, 1)
         self.register_buffer("offset", torch.rand(4), persistent=False)
+        self.register_buffer("none", torch.empty(0, 3))
+        self.register_buffer("is_positive", torch.rand(5) > 0.5)
+        self.register_buffer("turned", torch.rand(3, 2).t())
+        self.register_buffer("conjugated", torch.rand(3, dtype=torch.complex64).conj())
+        for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint32, torch.uint64):
+            name = str(dtype).removeprefix("torch.")
+            self.register_buffer(name, (torch.rand(7) * 100).to(dtype))
+            self.register_parameter(f"frozen_{name}", nn.Parameter((torch.rand(9) * 100).to(dtype), False))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         outputs = self.used(inputs + self.offset)
+        if "thaws" in options.kind:
+            return outputs + self.left_out(inputs)
         if "declared" in options.kind and session.step < 3:
             outputs = outputs + self.left_out(inputs)
         return outputs
 
 
-session = heterotrain.join(batch_size=8, epochs=2)
+if "thaws" in options.kind:
+    torch.set_default_dtype(torch.float64)
+    session = heterotrain.join(batch_size=8, steps=34)
+else:
+    session = heterotrain.join(batch_size=8, epochs=2)
 data = TensorDataset(torch.arange(96.0).reshape(24, 4) / 96, torch.ones(24, 1))
 if options.kind == "looks":
     torch.seed()
 model = Model()
 model.used.bias.requires_grad_(options.kind != "unfrozen")
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+if "thaws" in options.kind:
+    optimizer = torch.optim.AdamW(model.used.parameters(), lr=0.1, weight_decay=0.5)
+    model.left_out.requires_grad_(False)
 model, optimizer, batches = session.prepare(model, optimizer, data, find_unused_parameters=options.kind == "declared")
 name = os.environ.get("HETEROTRAIN_WORKER", "alone")
 sums: list[torch.Tensor] = []
@@ -60,7 +90,21 @@ def meet() -> None:
 
 if options.kind == "meets-before":
     meet()
-for inputs, targets in batches:
+
+
+def by_epochs() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    for epoch in session.epochs():
+        if epoch == 1:
+            part = "weight" if options.kind == "thaws-apart" and name.endswith("1") else "bias"
+            added = model.left_out.requires_grad_(True).get_parameter(part)
+            optimizer.add_param_group({"params": [added], "lr": 0.01})
+        for batch in batches:
+            yield batch
+            if options.kind == "thaws" and name != "alone" and not (options.out / "joined").exists():
+                time.sleep(0.5)
+
+
+for inputs, targets in by_epochs() if "thaws" in options.kind else batches:
     if options.kind == "meets-within" and not sums:
         meet()
     if "meets" in options.kind:
@@ -79,4 +123,5 @@ if sums:
     assert dist.get_world_size() == 2
     dist.destroy_process_group()
 saved = dict(model.state_dict()) | {"offset": model.offset, "sums": torch.cat([torch.zeros(0), *sums])}
+saved["epoch_loss"] = torch.tensor(session.epoch_loss)
 torch.save(saved, options.out / f"{name}.pt")

@@ -58,6 +58,10 @@ class GlobalCount:
 
         A worker with a summed bucket does not wait here, since all workers send their counts before their gradients.
         """
-        self._end.wait()
-        total = self._total.item()
+        total = self.total()
         return self._samples / total if total > 0 else 0.0
+
+    def total(self) -> float:
+        """The sum. Raises RuntimeError as `factor`."""
+        self._end.wait()
+        return self._total.item()

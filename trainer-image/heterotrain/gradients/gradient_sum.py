@@ -43,11 +43,12 @@ _LOOKED_AT_STEPS = 2
 
 
 class _Announced(nn.Module):
-    """What DistributedDataParallel wraps: its forward only announces a backward."""
+    """What DistributedDataParallel wraps: its forward only announces a backward. It has what is trained alone, for
+    DistributedDataParallel cannot send whatever types a model may hold beside that."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.module = module
+        self.trained = nn.ParameterList(each for each in module.parameters() if each.requires_grad)
 
     def forward(self) -> None:
         """Nothing is computed."""

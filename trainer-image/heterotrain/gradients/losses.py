@@ -12,14 +12,18 @@ from collections.abc import Callable, Sequence
 import torch
 
 from heterotrain.groups.control import Signals
+from heterotrain.state.epoch_loss import EpochLoss
 
 
 class Losses:
     """All ranks receive the same global losses in the same order, so they reach the target at the same step."""
 
-    def __init__(self, reaches_target: Callable[[float], bool], every_steps: int) -> None:
+    def __init__(
+        self, reaches_target: Callable[[float], bool], every_steps: int, epoch: EpochLoss | None = None
+    ) -> None:
         """`reaches_target` judges the mean over at least `every_steps` steps."""
         self.target_reached = False
+        self.epoch = EpochLoss() if epoch is None else epoch
         self._reaches_target = reaches_target
         self._every_steps = every_steps
         self._recent: deque[tuple[float, float]] = deque()  # sums of global losses, and of how many steps

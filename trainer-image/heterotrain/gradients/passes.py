@@ -13,9 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd import Variable
+from torch.utils.hooks import RemovableHandle
 
 from heterotrain.gradients.accumulation import Accumulator
 from heterotrain.gradients.gradient_sum import GradientSum
+
+_LOOKS = 2  # losses in which backwards inside the backward are looked for
+_MOST_NODES = 20_000  # of a loss's graph that are looked at
 
 
 class Passes:
@@ -33,6 +37,8 @@ class Passes:
         self._first_of_step = True
         self._is_open = False
         self._samples: list[nn.Parameter] = []
+        self._handles: list[RemovableHandle] = []
+        self._looks_left = _LOOKS
 
     def settle(self) -> None:
         """The script has frozen what it wants to freeze.
@@ -41,10 +47,13 @@ class Passes:
         any loss, the last, and one between.
         """
         free = [each for each in self._module.parameters() if each.requires_grad]
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
         self._samples = list(dict.fromkeys(free[place] for place in (0, len(free) // 2, -1))) if free else []
         for each in self._samples:
-            register: Callable[..., object] = each.register_post_accumulate_grad_hook
-            register(self._check_scaled)
+            register: Callable[..., RemovableHandle] = each.register_post_accumulate_grad_hook
+            self._handles.append(register(self._check_scaled))
 
     def open(self, *, first_part: bool, last_part: bool) -> None:
         """The script gets the next of the step's batches."""
@@ -63,7 +72,10 @@ class Passes:
         self._is_open = False
 
     def through(self, scaled: torch.Tensor) -> torch.Tensor:
-        """Make the backward of a scaled loss a pass."""
+        """Make the backward of a scaled loss a pass. Raises RuntimeError if it would run further backwards inside."""
+        if self._looks_left:
+            self._looks_left -= 1
+            _check_no_backward_inside(scaled)
         rest = self.gradients.rest() if self.gradients is not None and self._last_part else None
         if rest is not None:
             scaled = scaled + rest.to(scaled.device, scaled.dtype)
@@ -137,3 +149,20 @@ class Passes:
                 "gradients of the batch before were there still when backward() began; call optimizer.zero_grad() once "
                 "for every batch"
             )
+
+
+def _check_no_backward_inside(loss: torch.Tensor) -> None:
+    waiting: list[Any] = [loss.grad_fn]
+    seen: set[Any] = {None}
+    while waiting and len(seen) < _MOST_NODES:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "CheckpointFunctionBackward":
+            raise RuntimeError(
+                "torch.utils.checkpoint runs a backward of its own inside backward() here, where gradients are not "
+                "summed; call it with use_reentrant=False, and Hugging Face's gradient_checkpointing_enable() with "
+                'gradient_checkpointing_kwargs={"use_reentrant": False}'
+            )
+        waiting.extend(following for following, _ in node.next_functions)

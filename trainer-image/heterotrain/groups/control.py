@@ -16,7 +16,8 @@ class Signals:
     """What each rank contributes to an exchange, and, summed over the ranks, what all then know.
 
     Of the steps committed since the last exchange: `samples`, `loss` (contribution to the sum of their global losses),
-    `loss_weight` (the share of their samples it stands for), `nonfinite` (those with a loss that is no number). `stop`:
+    `loss_weight` (the share of their samples it stands for), `nonfinite` (those with a loss that is no number),
+    `epoch_loss` and `epoch_weight` (see `EpochLoss`). `stop`:
     ranks that were asked to stop; `done`: ranks whose script has ended the job; `prepared`: ranks that can go over to
     the next generation, `failed`: those that could not make its groups, `refuses`: those that never can. Only the
     leader sets the other fields, so their sums are its values: `plan_version` and `plan_bytes`, its newest plan and the
@@ -39,6 +40,8 @@ class Signals:
     attempt: float = 0.0
     switch: float = 0.0
     next_after: float = 0.0
+    epoch_loss: float = 0.0
+    epoch_weight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,9 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
                 "accelerator.prepare() takes everything at once in a session: models, one optimizer, one DataLoader to "
                 "train on; session.evaluate() takes the one to evaluate on"
             )
-        prepared, optimizer, batches = self.session.prepare(models, optimizers[0], loaders[0], **options)
+        one = models[0] if len(models) == 1 else models  # as functions that measure it are to get it
+        prepared, optimizer, batches = self.session.prepare(one, optimizers[0], loaders[0], **options)
+        prepared = [prepared] if len(models) == 1 else prepared
         self._modules = {id(new): old for new, old in zip(prepared, models, strict=True)}
         self.session.after_step(self._tell_accelerate_who_leads)
         replaced: dict[int, Any] = {id(optimizers[0]): optimizer, id(loaders[0]): batches}

@@ -110,13 +110,15 @@ class _Steps(nn.Module):
         super().__init__()
         self.module = module
         self._logged: dict[str, Any] = {}
-        module.log = self._log
-        module.log_dict = self._log_dict
 
     def forward(self, step: str, batch: Any) -> Any:
         """A step on a batch. Its number is 0: each worker has batches of its own."""
-        method = getattr(self.module, step)
-        return method(batch) if len(signature(method).parameters) == 1 else method(batch, 0)
+        module, method = self.module, getattr(self.module, step)
+        module.log, module.log_dict = self._log, self._log_dict
+        try:
+            return method(batch) if len(signature(method).parameters) == 1 else method(batch, 0)
+        finally:
+            del module.log, module.log_dict  # what the script saves of its module is to hold nothing of ours
 
     def logged_by_validation(self, model: nn.Module, batch: Any) -> dict[str, tuple[Any, int]]:
         """What validation_step() logs of a batch, as sums over its samples and their number."""

@@ -35,7 +35,6 @@ def train(session: Session, trainer: Trainer) -> None:
     model, optimizer, batches = session.prepare(
         trainer.model, trainer.create_optimizer(), _plain(trainer.get_train_dataloader(), batch_size), counted=True
     )
-    model._get_name = trainer.model._get_name  # label smoothing goes by it
     session.register(schedule=trainer.create_scheduler(session.total_steps))
     _evaluate(session, trainer)
     model.train()

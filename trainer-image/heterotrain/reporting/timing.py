@@ -44,6 +44,11 @@ class StepClock:
         """Begin a step now; what happened before (set-up, a checkpoint, a new group) is no part of it."""
         self._begin = self._ready = self._done = time.perf_counter()
 
+    def leave_out(self, seconds: float) -> None:
+        """So many of those that have just passed belong to no step."""
+        self._begin += seconds
+        self._done += seconds
+
     def bucket_ready(self) -> None:
         """A gradient bucket of this step is ready; the last one counts."""
         self._ready = time.perf_counter()

@@ -24,7 +24,7 @@ from torch import nn
 from heterotrain.groups.control import broadcast_tensors, sum_over_ranks
 from heterotrain.groups.generation import Generation
 from heterotrain.state.batch_norm import RunningStatistics
-from heterotrain.state.replica_check import bits_of
+from heterotrain.state.replica_check import bits_of, have_same_bits
 
 _LOOKED_AT_STEPS = 3  # in which buffers that change without a trace are looked for
 
@@ -75,7 +75,7 @@ class KeptBuffers:
                     self._kept[place] = _Kept(buffer, buffer._version, buffer.clone())
                     continue
                 same = place not in self._untraced and kept.buffer is buffer and kept.version == buffer._version
-                if same and self._looks <= _LOOKED_AT_STEPS and not torch.equal(kept.copy, buffer):
+                if same and self._looks <= _LOOKED_AT_STEPS and not have_same_bits(kept.copy, buffer):
                     self._untraced.add(place)
                     same = False
                 if not same:

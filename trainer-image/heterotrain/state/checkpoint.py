@@ -19,11 +19,14 @@ import uuid
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from pickle import PicklingError, UnpicklingError
 from typing import IO, Any
 
 import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from heterotrain.data.order import KEYED, PERMUTATION
 from heterotrain.data.sampler import Position
@@ -35,6 +38,9 @@ SCHEMA_WITH_ORDER = 2
 """Of a state that names the order of its epoch's samples, which is not the one that states of the first schema have. A
 library that does not know of it refuses such a state, instead of going on in another order."""
 
+_EXTRA_STATE_KEY_SUFFIX = "_extra_state"  # what torch calls a module's state beside its tensors
+_LONGEST_ERROR = 500
+_NAMED = 5
 _PARTIAL = ".partial"
 _NAME = re.compile(r"step-(\d{10})\.pt")
 _REFUSED = re.compile(r"GLOBAL (\S+)")
@@ -45,7 +51,7 @@ class CheckpointError(Exception):
 
 
 class MisfitError(CheckpointError):
-    """The checkpoint that is to be resumed from belongs to another training, and will at every further try."""
+    """A checkpoint does not fit what is to be resumed with it, and will not at any further try."""
 
     fatal = True
 
@@ -104,6 +110,50 @@ def check_readable(what: str, state: Any) -> None:
         ) from error
 
 
+class _WithoutCopies(TorchFunctionMode):
+    """Inside, tensors are not copied into others; raises RuntimeError where their shapes do not fit."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.Tensor.copy_ and len(args) > 1:
+            args[1].expand(args[0].shape)
+            return args[0]
+        return function(*args, **(kwargs or {}))
+
+
+def check_loads(what: str, owner: Any, state: Any) -> None:
+    """Raises MisfitError if an object cannot load the state that it has just given: better before the training than
+    when that is resumed. Neither time nor memory go into copies of tensors, and they stay as they are."""
+    try:
+        with torch.no_grad(), _WithoutCopies():
+            owner.load_state_dict(state)
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise MisfitError(
+            f"{what}: its load_state_dict() does not take what its own state_dict() returns, so no checkpoint could be "
+            f"resumed: {type(error).__name__}: {text[:_LONGEST_ERROR]}"
+        ) from error
+    if not isinstance(owner, nn.Module) or not isinstance(state, dict):
+        return
+    lacking = _lacking(owner, state)
+    if lacking:
+        names = ", ".join(lacking[:_NAMED]) + (f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else "")
+        raise MisfitError(
+            f"{what}: its state_dict() lacks {names}, which is trained, so a job that resumes from a checkpoint would "
+            "begin again with it"
+        )
+
+
+def _lacking(module: nn.Module, state: dict[str, Any]) -> list[str]:
+    """Trainable parameters that a state lacks, if its names are those that torch gives."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, each in nn.Module.named_parameters(module, remove_duplicate=False):
+        names.setdefault(each, []).append(name)
+    known = {*chain.from_iterable(names.values()), *(name for name, _ in module.named_buffers(remove_duplicate=False))}
+    if any(key not in known and not str(key).endswith(_EXTRA_STATE_KEY_SUFFIX) for key in state):
+        return []
+    return [its[0] for each, its in names.items() if each.requires_grad and not any(name in state for name in its)]
+
+
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """The value with all that is in its dicts, lists and tuples changed; the very same object where nothing was."""
     if isinstance(value, dict):
@@ -126,6 +176,8 @@ def _plain_number(value: Any) -> Any:
 
 
 def _without_tensor(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_meta:
+        raise TypeError("a tensor on the meta device, without content")
     return None if isinstance(value, torch.Tensor) else value
 
 

@@ -59,7 +59,7 @@ class Hyperparameters:
         if len(groups) != len(self._groups):
             raise RuntimeError(
                 "a parameter group was added to the optimizer in the loop over the batches; a worker without samples "
-                "in this step would not know of it. Add all groups before, with a learning rate of 0 until then"
+                "in this step would not know of it. Add it before the loop, or between two epochs of session.epochs()"
             )
         values: list[Any] = []
         for read, group in zip(self._groups, groups, strict=True):

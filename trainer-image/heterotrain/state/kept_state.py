@@ -29,6 +29,7 @@ class KeptState:
         device: torch.device,
     ) -> None:
         self._parameters = {each: each.detach().to(_CPU, copy=True) for each in module.parameters()}
+        self._trained = {each: each.requires_grad for each in module.parameters()}
         self._buffers = KeptBuffers(module)
         self._buffers.keep()
         self._modes = {each: each.training for each in module.modules()}
@@ -46,6 +47,7 @@ class KeptState:
         for parameter, kept in self._parameters.items():
             parameter.copy_(kept)
             parameter.grad = None
+            parameter.requires_grad_(self._trained[parameter])
         self._buffers.restore()
         for module, training in self._modes.items():
             module.training = training

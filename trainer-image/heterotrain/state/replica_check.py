@@ -26,6 +26,7 @@ TOLERANCE = 1e-3
 _EXACT = 1 << 52  # what a float64, in which it travels, holds without rounding
 _WORD = 8  # bytes
 _LARGE = 1 << 12  # numbers; to copy so many costs more than another call
+_COMPUTED_WITH = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -62,7 +63,7 @@ class ReplicaChecksum:
         of its absolute values."""
         large: list[torch.Tensor] = []
         small: dict[torch.dtype, list[torch.Tensor]] = {}
-        for part in self._window(number):
+        for part in map(_whole_numbers if exact else _sizes, self._window(number)):
             if part.numel() >= _LARGE:
                 large.append(part)
             else:
@@ -70,7 +71,7 @@ class ReplicaChecksum:
         # Small ones together, for most models have many; on one device, for an optimizer may keep some on the CPU.
         parts = [*large, *map(torch.cat, small.values())]
         if not exact:
-            return math.fsum(float(each.abs().double().sum()) for each in parts)
+            return math.fsum(float(each.sum()) for each in parts)
         return float(sum((place + 1) * _bits(each) for place, each in enumerate(parts)) % _EXACT)
 
     @property
@@ -110,12 +111,27 @@ class ReplicaChecksum:
 
 def bits_of(tensor: torch.Tensor) -> int:
     """A checksum of a tensor's bits; 0 of one without numbers."""
-    return _bits(_real(tensor).contiguous()) if tensor.numel() else 0
+    return _bits(_whole_numbers(_real(tensor)).contiguous()) if tensor.numel() else 0
+
+
+def have_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and type have the same bits."""
+    return torch.equal(_whole_numbers(_real(one)), _whole_numbers(_real(other)))
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
-    whole = tensor.detach()
+    whole = tensor.detach().resolve_conj().resolve_neg()
     return (torch.view_as_real(whole) if whole.is_complex() else whole).reshape(-1)
+
+
+def _whole_numbers(vector: torch.Tensor) -> torch.Tensor:
+    """The bits of a vector's elements: torch computes little with its rarer types, such as those of eight bits."""
+    return vector.view(_WHOLE_NUMBERS[vector.element_size()])
+
+
+def _sizes(vector: torch.Tensor) -> torch.Tensor:
+    """The absolute values of a vector. Only what is computed with is rounded; all else counts by its bits."""
+    return (vector if vector.dtype in _COMPUTED_WITH else _whole_numbers(vector)).double().abs()
 
 
 def _bits(whole: torch.Tensor) -> int:
@@ -124,15 +140,13 @@ def _bits(whole: torch.Tensor) -> int:
     numbers one by one would take longer than both sums.
     """
     size = whole.element_size()
-    if whole.dtype is torch.bool:
-        return int(whole.sum())
     if whole.storage_offset() * size % _WORD or whole.stride(0) != 1:
         whole = whole.clone(memory_format=torch.contiguous_format)  # words begin at the first element, wherever it lies
     count = len(whole) - len(whole) * size % _WORD // size
     words = whole[:count].view(torch.int64)
     upper = int((words >> 32).sum())
     lower = (int(words.sum()) - (upper << 32)) % (1 << 64)  # as sums wrap; of less than 2**32 words it is exact
-    rest = int(whole[count:].view(_WHOLE_NUMBERS[size]).sum(dtype=torch.int64)) if count < len(whole) else 0
+    rest = int(whole[count:].sum(dtype=torch.int64)) if count < len(whole) else 0
     return lower + 3 * upper + rest
 
 

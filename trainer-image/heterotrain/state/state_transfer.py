@@ -250,7 +250,9 @@ def _without_content(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_content_apart(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_nested
+    if not isinstance(value, torch.Tensor):
+        return False
+    return value.layout is torch.strided and not (value.is_nested or value.is_quantized)
 
 
 def _tensors(state: dict[str, Any]) -> Iterator[torch.Tensor]:

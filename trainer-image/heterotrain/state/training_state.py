@@ -15,10 +15,14 @@ from heterotrain.data.sampler import Position
 from heterotrain.origin import Origin
 from heterotrain.state import checkpoint
 from heterotrain.state.checkpoint import CheckpointError, MisfitError
+from heterotrain.state.epoch_loss import EpochLoss, are_facts
 from heterotrain.state.snapshot import Snapshots, Target
 from heterotrain.state.state_copy import tensors_in
+from heterotrain.state.structure import Structure, restore
 
 log = logging.getLogger(__name__)
+
+_NAMED = 5
 
 
 class TrainingState:
@@ -39,11 +43,14 @@ class TrainingState:
         on as a checkpoint says."""
         self.snapshots = Snapshots() if snapshots is None else snapshots
         self.position = Position()
+        self.epoch_loss = EpochLoss()
+        self.structure: Structure | None = None  # if it is another than when the script's loop began
         self.registered: dict[str, Any] = {}
         self.saved_steps: list[int] = []  # of checkpoints that this process knows to have been written
         self._model = model
         self._optimizer = optimizer
         self._parameters = {(name,) for name, _ in model.named_parameters()}
+        self._names: set[str] | None = None  # in the model's state, once the training has begun
         self._dataset_length = dataset_length
         self._config = config
         self._job_uid = job_uid
@@ -70,6 +77,39 @@ class TrainingState:
             checkpoint.check_readable(f"registered object {name!r}", state)
         return {"model": model, "optimizer": optimizer, "registered": registered}
 
+    def check_loads(self) -> None:
+        """The training begins. Raises CheckpointError, naming what is in the way, if a checkpoint of it could not be
+        read again, or not be loaded."""
+        states = self.checked()
+        checkpoint.check_loads("the model", self._model, states["model"])
+        if type(self._optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+            checkpoint.check_loads("the optimizer", self._optimizer, states["optimizer"])
+        for name, each in self.registered.items():
+            checkpoint.check_loads(f"registered object {name!r}", each, states["registered"][name])
+        self._names = _names_in(states["model"])
+
+    def check_names(self) -> None:
+        """Raises MisfitError if modules of the model have come to hold other tensors than when the training began, so
+        that these could not be loaded where it begins again."""
+        names = _names_in(self._model.state_dict())
+        if self._names is None or names == self._names or not _loads_as_torch(self._model):
+            return
+        changed = [name for name in sorted(names ^ self._names) if self._owner_loads_as_torch(name)]
+        if changed:
+            raise MisfitError(
+                f"the model: {', '.join(changed[:_NAMED])} came or went since the loop began, so no checkpoint could "
+                "be resumed; make all parameters and buffers before session.prepare(), by a first forward for example, "
+                "or register buffers with persistent=False"
+            )
+
+    def _owner_loads_as_torch(self, name: str) -> bool:
+        try:
+            owner = self._model.get_submodule(name.rpartition(".")[0])
+        except AttributeError:
+            return False
+        hooked = owner._load_state_dict_pre_hooks
+        return type(owner)._load_from_state_dict is nn.Module._load_from_state_dict and not hooked
+
     def whole(self) -> dict[str, Any]:
         """The whole state; its tensors are the very ones that are trained. Raises CheckpointError as `checked`."""
         return {
@@ -81,6 +121,8 @@ class TrainingState:
             "seed": self._config.seed,
             "dataset_length": self._dataset_length,
             "job_uid": self._job_uid,
+            "epoch_loss": self.epoch_loss.facts(),
+            **({} if self.structure is None else {"structure": self.structure}),
             **self.checked(),
         }
 
@@ -106,16 +148,21 @@ class TrainingState:
         kind = checkpoint.order_of(state)
         self.snapshots.before_change()
         try:
-            self._model.load_state_dict(state["model"])
+            if "structure" in state:
+                restore(state["structure"], self._model, self._optimizer)
+                self.structure = state["structure"]
+            self._model.load_state_dict(_of_one_model(state["model"], self._names))
             self._optimizer.load_state_dict(state["optimizer"])
             for name, each in self.registered.items():
                 each.load_state_dict(state["registered"][name])
-        except (RuntimeError, ValueError, KeyError) as error:
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"the checkpoint of step {position.step} does not fit: {error}") from error
         self.position = position
         if kind != self._order.kind:
             log.info("the order of samples goes on as %s, as the checkpoint has it", kind)
             self._order.kind = kind
+        if are_facts(state.get("epoch_loss")):
+            self.epoch_loss.take_over(state["epoch_loss"])
         wrote = state.get("job_uid")
         return wrote if isinstance(wrote, str) else ""
 
@@ -146,6 +193,7 @@ class TrainingState:
         if step == self.saved_step and not (writes and step == self.snapshots.lost_step):
             return
         if writes:
+            self.check_names()
             target = Target(Path(folder), step, self._config.checkpoint_keep)
             if beside:
                 self._begin(target)
@@ -183,3 +231,18 @@ class TrainingState:
         if self._job_uid and wrote != self._job_uid:
             self.taken_over = Origin(self.position.step, wrote)
             log.warning("that checkpoint is an earlier job's, of the UID %s", wrote or "that it does not say")
+
+
+def _of_one_model(state: Any, own: set[str] | None) -> Any:
+    """The state of a model. Earlier versions kept one that came by way of accelerate as a list of one."""
+    if own and _names_in(state) == {f"0.{name}" for name in own}:
+        return {name.removeprefix("0."): each for name, each in state.items()}
+    return state
+
+
+def _loads_as_torch(module: nn.Module) -> bool:
+    return type(module).load_state_dict is nn.Module.load_state_dict
+
+
+def _names_in(state: Any) -> set[str]:
+    return set(map(str, state)) if isinstance(state, dict) else set()

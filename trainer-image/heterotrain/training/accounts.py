@@ -28,7 +28,8 @@ SMALLER = "partial"
 
 class Committed(NamedTuple):
     """A step just after its commit. Fields are those of `StepRecord`, but for `share`, this worker's part of the step's
-    samples, and `times` and `loss`, which the device may not have come to yet."""
+    samples, `times` and `loss`, which the device may not have come to yet, and the numbers that the loss is a mean over
+    (of samples, or counts): this worker's `weight`, and the `total` of all workers."""
 
     time: float
     step: int
@@ -40,6 +41,8 @@ class Committed(NamedTuple):
     times: PendingTimes
     loss: torch.Tensor | None
     mark: str
+    weight: float = 0.0
+    total: float = 0.0
 
 
 class Accounts:
@@ -105,6 +108,8 @@ class Accounts:
     def _book(self, step: Committed) -> None:
         times = step.times.read()
         loss = self._losses.book(step.loss, step.share)
+        if loss is not None:
+            self._losses.epoch.add(loss * step.total, step.weight)
         self._metrics.committed(step.samples, times, self._smoothing, measured=not step.mark)
         if step.mark == SMALLER and step.samples:
             if step.samples in self._sizes:  # the first of a size may have taken long to compile, or to choose kernels
@@ -112,6 +117,6 @@ class Accounts:
             self._sizes.add(step.samples)
         self.slow_step_seconds = max(times.own + times.wait, _FORGET_SLOW_STEPS * self.slow_step_seconds)
         if self._series.is_written:
-            time, number, epoch, version, batch, samples, _, _, _, mark = step
+            time, number, epoch, version, batch, samples, _, _, _, mark, *_ = step
             own, wait = times
             self._series.write(StepRecord(time, number, epoch, version, batch, samples, own, wait, loss, mark))

@@ -74,6 +74,7 @@ class Agreement:
         facts = parse_facts(broadcast_document(self._facts(again) if rank == source else None, source, generation))
         self._plans.take_over(facts)
         self._losses.take_over(facts.losses, facts.target_reached)
+        self._losses.epoch.take_over(facts.epoch_loss)
         self._evaluation.take_over(facts.evaluation)
         self._state.saved_step = facts.saved_step
         exchange.restart()
@@ -102,6 +103,7 @@ class Agreement:
 
     def _facts(self, again: bool) -> bytes:
         losses = {"losses": self._losses.known(), "target_reached": self._losses.target_reached}
+        losses |= {"epoch_loss": self._losses.epoch.facts()}
         # Whoever wrote the newest checkpoint may have ended before it was whole, and then nobody else would write it.
         saved_step = 0 if again else self._state.saved_step
         other = {"evaluation": self._evaluation.facts(), "saved_step": saved_step}

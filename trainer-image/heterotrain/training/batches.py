@@ -113,7 +113,7 @@ class Batches:
             if not self._by_epoch:
                 if life.warm_up.begin():
                     yield from self._of_warm_up()
-                    life.warm_up.end()
+                    life.end_warm_up()
                 self._start()
             life.go_on()
             while life.begin_step(epoch):
@@ -134,6 +134,7 @@ class Batches:
                 self._close()
 
     def _of_warm_up(self) -> Iterator[Any]:
+        self._life.begin_warm_up()
         while (share := self._life.warm_up.advance()) is not None:
             yield self._prefetch.batch(share)
 
@@ -144,7 +145,7 @@ class Batches:
         try:
             if life.warm_up.begin():
                 yield life.position.epoch
-                life.warm_up.end()
+                life.end_warm_up()
             self._start()
             was_done = life.progress.done
             while life.begin_epoch():

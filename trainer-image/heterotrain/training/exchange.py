@@ -101,6 +101,7 @@ class Exchange:
         plan_version, plan_bytes = (0, 0) if switches else self._plans.look()
         steps = self._pace.steps(step_seconds, changing=transition.succession is not None)
         loss, loss_weight, nonfinite = self._losses.signals()
+        epoch_loss, epoch_weight = self._losses.epoch.send()
         signals = Signals(
             samples=self._samples[0],
             stop=float(self._stop.requested),
@@ -116,6 +117,8 @@ class Exchange:
             attempt=transition.next_attempt() if leads else 0,
             switch=float(switches),
             next_after=steps if leads else 0,
+            epoch_loss=epoch_loss,
+            epoch_weight=epoch_weight,
         )
         self._told_to_stop = signals.stop > 0
         self._announced_samples = self._samples[1]
@@ -144,6 +147,7 @@ class Exchange:
         assert signals.samples == self._announced_samples, (
             f"ranks had {signals.samples:g} of {self._announced_samples} samples"
         )
+        self._losses.epoch.receive(signals.epoch_loss, signals.epoch_weight)
         if signals.plan_bytes:
             document = self._plans.document() if self._plans.rank == 0 else None
             self._plans.receive(broadcast_bytes(document, int(signals.plan_bytes), 0, generation))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
+
 from heterotrain.contract import MEMBERS_MAY_END, MEMBERS_STAY, Plan
 from heterotrain.data.evaluation import Evaluation
 from heterotrain.gradients.counting import GlobalCount
@@ -14,14 +16,15 @@ from heterotrain.gradients.reduction import Reducing, StepReduction
 from heterotrain.gradients.wire import wire_for
 from heterotrain.groups.arrival import await_arrival
 from heterotrain.groups.assembly import Assembly, MembershipError
-from heterotrain.groups.control import Signals, gather_documents
+from heterotrain.groups.control import Signals, gather_documents, sum_over_ranks
 from heterotrain.groups.generation import CollectiveError, Generation, is_collective_error
 from heterotrain.groups.making import DEVICE, Traits
 from heterotrain.groups.succession import Succession
 from heterotrain.job.plans import Plans
 from heterotrain.reporting.timing import StepClock
 from heterotrain.state.buffers import SharedBuffers
-from heterotrain.state.replica_check import ReplicaError, kind_of_machine
+from heterotrain.state.replica_check import ReplicaError, difference, kind_of_machine
+from heterotrain.state.structure import checksum
 from heterotrain.state.training_state import TrainingState
 from heterotrain.training.agreeing import Agreement
 from heterotrain.training.draining import Draining
@@ -122,12 +125,43 @@ class Group:
         self.reduction.fail(error)
 
     def make_ready(self) -> None:
-        """Make what sums gradients, which takes seconds in a new process. Before the workers meet it sums nothing."""
+        """Make what sums gradients, which takes seconds in a new process; meanwhile no worker waits for it."""
         subject = self._subject
-        if subject.passes.gradients is None:
-            subject.passes.gradients = GradientSum(
-                subject.module, self._reducing, subject.device, always_touch=subject.find_unused_parameters
-            )
+        if subject.passes.gradients is not None:
+            return
+        # What it tries with DistributedDataParallel must not be summed over the workers.
+        now, self._reducing.now = self._reducing.now, None
+        subject.passes.gradients = GradientSum(
+            subject.module, self._reducing, subject.device, always_touch=subject.find_unused_parameters
+        )
+        self._reducing.now = now
+
+    def take_changes(self) -> bool:
+        """All are about to begin an epoch, before which their scripts may have changed what is trained; whether this
+        one has. Breaks the group as `share_buffers`, raises ReplicaError if some have changed something else, and what
+        `Subject.take_changes` raises."""
+        subject = self._subject
+        changed = subject.take_changes()
+        if changed:
+            self._state.structure = subject.structure
+            if self.generation is not None:
+                self.make_ready()
+
+        def compare(generation: Generation) -> None:
+            checksums = torch.zeros(generation.world_size, dtype=torch.float64)
+            checksums[generation.rank] = checksum(subject.structure)
+            sum_over_ranks(checksums, generation)
+            found = difference("", checksums.tolist(), exact=True)
+            if found is not None:
+                names = ", ".join(self._plans.active.members[rank].name for rank in found.ranks)
+                raise ReplicaError(
+                    f"the scripts of {names} train other parameters, or in other groups, than the others' from epoch "
+                    f"{self._state.position.epoch} on; what a script changes between two epochs must depend on the "
+                    "epoch alone"
+                )
+
+        self.together(compare)
+        return changed
 
     def join(self, meeting: Meeting, deadline_seconds: float) -> None:
         """Meet the members of the active plan for the first time. Raises as `form` does, and JobOverError if the job is
@@ -192,6 +226,8 @@ class Group:
         self.exchange.compare_bits(len({each.get(KIND) for each in traits}) == 1)
         try:
             self._agreement.reach(generation, self._gathering, again=again)
+            if self._subject.take_changes():  # with a state that was taken over
+                self.make_ready()
             self._reducing.now = self.reduction
             self._gathering.has_met = True
         except RuntimeError as error:
@@ -274,7 +310,8 @@ class Group:
         is equal; False as `share_buffers`. Raises ReplicaError if the workers differ."""
         device = self._subject.device
         arrived = self.together(lambda generation: await_arrival(generation, device))
-        return arrived and self.share_buffers() and self.together(self.exchange.compare_all)
+        shared = arrived and self.share_buffers() and self.share_epoch_loss()
+        return shared and self.together(self.exchange.compare_all)
 
     def send_count(self, count: float, samples: int) -> None:
         """Send what this worker's loss of the running step counts; the loss was scaled as if all workers' counts were
@@ -291,6 +328,25 @@ class Group:
         """By what to multiply this worker's part of the loss, once the step's gradients have arrived."""
         reduction = self.reduction
         return 1.0 if reduction is None or reduction.count is None else reduction.count.factor()
+
+    @property
+    def total_count(self) -> float | None:
+        """What all workers have counted in the step, once its gradients are there; None if nobody counts, and alone."""
+        reduction = self.reduction
+        return None if reduction is None or reduction.count is None else reduction.count.total()
+
+    def share_epoch_loss(self) -> bool:
+        """All workers know the sums of the epoch's losses so far; False as `share_buffers`."""
+        epoch = self.losses.epoch
+        if self.generation is None:
+            epoch.receive(*epoch.send())
+
+        def share(generation: Generation) -> None:
+            sums = torch.tensor(epoch.send(), dtype=torch.float64)
+            sum_over_ranks(sums, generation)
+            epoch.receive(*sums.tolist())
+
+        return self.together(share)
 
     def hand_on_changes(self, source: int, *, takes: bool) -> bool:
         """Workers without samples (`takes`) take over what the script did to gradients and hyperparameters at rank

@@ -91,9 +91,9 @@ class WorkerLife:
 
     def settle(self) -> None:
         """The script has made everything, and its loop begins. Raises CheckpointError if a checkpoint of what it has
-        made could not be read again."""
+        made could not be read or loaded again."""
         self.started = True
-        self.state.checked()
+        self.state.check_loads()
         self.subject.settle()
 
     def start(self) -> None:
@@ -120,6 +120,18 @@ class WorkerLife:
         """Whether there is another epoch; False when the job is done."""
         return not self.leaving.finished and self._boundary()
 
+    def begin_warm_up(self) -> None:
+        """The script's loop begins, whose batches are no part of the training; before it, the script may have changed
+        what is trained, as between two epochs."""
+        if self.subject.take_changes():
+            self._group.make_ready()
+
+    def end_warm_up(self) -> None:
+        """Put everything back as it was before."""
+        self.warm_up.end()
+        if self.subject.take_changes():
+            self._group.make_ready()
+
     def go_on(self) -> None:
         """Continue after what the script did between two loops over batches, which is no part of a step."""
         self._clock.restart()
@@ -134,6 +146,8 @@ class WorkerLife:
         if self.leaving.finished or not self._boundary() or (epoch is not None and self.position.epoch != epoch):
             return False
         self._saving.if_due()
+        if epoch is not None and self.position.begins and self._group.take_changes():
+            self.accounts.mark("first")
         self.step.begin()
         return True
 

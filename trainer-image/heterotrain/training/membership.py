@@ -194,7 +194,7 @@ class GoingOver:
         """
         group, succession = self._group, self._transition.succession
         assert succession is not None
-        if not group.share_buffers():
+        if not (group.share_buffers() and group.share_epoch_loss()):
             return False
         answers = torch.tensor([succession.rank is None or _all_answer(succession)], dtype=torch.float64)
         if not group.together(lambda generation: sum_over_ranks(answers, generation)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,7 +17,8 @@ from heterotrain.gradients.precision import Arithmetic
 
 
 class ElasticModel(nn.Module):
-    """Wraps a module of the job; copies of it, and what `torch.save` writes, are those of the wrapped module."""
+    """Wraps a module of the job; copies of it, and what `torch.save` writes, are those of the wrapped module, byte for
+    byte."""
 
     module: nn.Module
 
@@ -55,9 +56,17 @@ class ElasticModel(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
         return deepcopy(self.module, memo)
 
-    def __reduce_ex__(self, _protocol: Any) -> Any:
-        # What is saved names nothing of ours, so that it can be loaded anywhere: `cast` returns the module as it is.
-        return cast, (object, self.module)
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # What is saved is the script's own module. Pickling asks whether its class is that of the wrapper.
+        return self.module.__reduce_ex__(protocol)
+
+    @property  # type: ignore[misc]  # it is never set
+    def __class__(self) -> Any:
+        """The wrapped module's, so that `isinstance` says of the wrapper what it says of that."""
+        return type(self._modules["module"]) if "module" in self.__dict__.get("_modules", ()) else ElasticModel
+
+    def __repr__(self) -> str:
+        return repr(self.module)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped module's state, without a prefix."""
@@ -80,6 +89,20 @@ class ElasticModel(nn.Module):
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
         """The wrapped module's."""
         return iter(self.module.named_modules(*args, **kwargs))
+
+    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
+        """The wrapped module's."""
+        return self.module.named_children()
+
+    def train(self, mode: bool = True) -> ElasticModel:
+        """Set the wrapped module's mode."""
+        self.training = mode
+        self.module.train(mode)
+        return self
+
+    def _apply(self, *args: Any, **kwargs: Any) -> ElasticModel:
+        self.module._apply(*args, **kwargs)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return self
 
     def __getattr__(self, name: str) -> Any:
         try:

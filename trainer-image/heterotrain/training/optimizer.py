@@ -40,6 +40,15 @@ class ElasticOptimizer(torch.optim.Optimizer):
             "of the worker group, which needs no scaling, or GradScaler(enabled=False)"
         )
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, between two epochs. One that the optimizer has already is passed over: a job that was resumed
+        has it from its checkpoint, and its script adds it again."""
+        given = param_group["params"]
+        parameters = [given] if isinstance(given, torch.Tensor) else list(given)
+        new = {id(each[1] if isinstance(each, tuple) else each) for each in parameters}
+        if all({id(each) for each in group["params"]} != new for group in self._inner.param_groups):
+            self._inner.add_param_group({**param_group, "params": parameters})
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear gradients, as the wrapped optimizer does."""
         self._inner.zero_grad(set_to_none)
@@ -51,6 +60,15 @@ class ElasticOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Any) -> None:
         """Load the wrapped optimizer's state."""
         self._inner.load_state_dict(state_dict)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # What is saved or copied is the script's own optimizer. Pickling asks whether its class is that of the wrapper.
+        return self._inner.__reduce_ex__(protocol)
+
+    @property  # type: ignore[misc]  # it is never set
+    def __class__(self) -> Any:
+        """The wrapped optimizer's."""
+        return type(self._inner)
 
     def __getattr__(self, name: str) -> Any:
         if name in ("_inner", "_commit"):

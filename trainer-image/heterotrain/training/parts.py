@@ -60,7 +60,7 @@ def put_together(context: Context, subject: Subject) -> Parts:
     least = LEAST_SAMPLES_WITH_BATCH_NORM if normalises else 1
     rules = Rules(subject.order.length, least, config.last_step, config.epochs, config.steps, config.endless)
     clock = clock_for(subject.device)
-    losses = Losses(config.reaches_target_loss, config.target_every_steps)
+    losses = Losses(config.reaches_target_loss, config.target_every_steps, state.epoch_loss)
     on_gpu = subject.device.type == "cuda"
     accounts = Accounts(losses, context.metrics, context.series, config.smoothing, one_later=on_gpu)
     checksum = ReplicaChecksum(subject.module, subject.optimizer)

@@ -45,6 +45,8 @@ class Saving:
         """Begin a checkpoint if one is due; training goes on while it is written. Raises CheckpointError."""
         snapshots = self._state.snapshots
         snapshots.check()
+        if self._state.checkpoint_is_due:
+            self._accounts.settle()  # the epoch's loss is in the checkpoint
         if self._state.checkpoint_is_due and self._group.unite():
             self.save(writes=self.may_write, beside=True)
             # Everybody's next step holds what the leader waits for, as own time there and as waiting elsewhere.

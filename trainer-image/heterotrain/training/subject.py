@@ -16,6 +16,7 @@ from heterotrain.gradients.accumulation import Accumulator
 from heterotrain.gradients.counting import LossKind
 from heterotrain.gradients.passes import Passes
 from heterotrain.state.hyperparameters import Hyperparameters
+from heterotrain.state.structure import Structure, structure_of
 from heterotrain.training.places import Places, check_held
 from heterotrain.training.schedules import Schedules
 
@@ -49,6 +50,7 @@ class Subject:
     trained: list[nn.Parameter] = field(init=False)
     _names: dict[nn.Parameter, str] = field(init=False)
     _places: Places | None = field(init=False, default=None)
+    structure: Structure = field(init=False, default_factory=dict)
     _frozen: list[nn.Parameter] = field(init=False, default_factory=list)
     _free: list[nn.Parameter] = field(init=False, default_factory=list)
 
@@ -69,6 +71,29 @@ class Subject:
         self.trained = [each for each in self.module.parameters() if each.requires_grad]
         self._frozen = [each for each in self.module.parameters() if not each.requires_grad]
         self._free = list(self.trained)
+        self.structure = structure_of(self.module, self.optimizer)
+
+    def take_changes(self) -> bool:
+        """An epoch begins, before which the script may have frozen parameters, made some trainable, or added parameter
+        groups; whether it has. What sums gradients is then to be made again.
+
+        Raises RuntimeError if the model has other parameters than when the training began, or the optimizer has some
+        that the model has not.
+        """
+        if structure_of(self.module, self.optimizer) == self.structure:
+            return False
+        known = {id(each) for each in (*self._free, *self._frozen)}
+        added = [name for name, each in self.module.named_parameters() if id(each) not in known]
+        if added:
+            raise RuntimeError(
+                f"parameter {added[0]!r} was added to the model since the loop began, and other workers may have "
+                "another one there; make all parameters before session.prepare(), frozen until they are to be trained"
+            )
+        self.settle()
+        held = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
+        self.lacking = [each for each in self.trained if id(each) not in held]
+        self.passes.gradients = None
+        return True
 
     def check_frozen(self) -> None:
         """Raises RuntimeError if the script has frozen parameters, made some trainable, or put others in their place,
@@ -123,5 +148,6 @@ class Subject:
 def _changed(name: str, how: str) -> RuntimeError:
     return RuntimeError(
         f"parameter {name!r} was {how} in the loop over the batches; a worker without samples in this step would not "
-        "know of it. Set requires_grad before the loop, and change learning rates in it"
+        "know of it. Set requires_grad before the loop, or between two epochs of session.epochs(), and change learning "
+        "rates in it"
     )

@@ -65,6 +65,7 @@ class Synchronous:
         self._randomness = StepRandomness(context.config.seed, context.name, subject.device)
         self._mean_check = MeanCheck()
         self._step = RunningStep()
+        self._has_looked = False  # at what the model holds once the script's loop has run
 
     @property
     def share(self) -> Share | None:
@@ -213,6 +214,9 @@ class Synchronous:
         if not step.scaled:
             raise RuntimeError("the loss did not go through session.scale(); its gradient would be weighted wrongly")
         subject.passes.check_done()
+        if not self._has_looked and step.share is not None:
+            self._has_looked = True
+            self._state.check_names()
         step.is_open = False
         if reduction is None:
             clock.bucket_ready()
@@ -225,13 +229,25 @@ class Synchronous:
         self._state.snapshots.before_change()
         subject.optimizer.step()
         subject.drop_gradients_of_lacking()
+        epoch = self._state.position.epoch
         self._count(step)
         self._receive()
+        if self._state.position.epoch != epoch:
+            self._end_epoch()
         return True
+
+    def _end_epoch(self) -> None:
+        """The step was an epoch's last, whose losses all workers now know."""
+        self._accounts.settle()
+        began = time.perf_counter()
+        self._group.share_epoch_loss()
+        self._clock.leave_out(time.perf_counter() - began)
+        self._losses.epoch.end()
 
     def _count(self, step: RunningStep) -> None:
         """The step is committed: the job has come further."""
         plans, before, samples = self._plans, self._state.position, step.own_samples
+        counted, count = self._subject.loss.counted, self._group.total_count
         self._group.buffers.saw(samples)
         self._accounts.commit(
             Committed(
@@ -245,6 +261,8 @@ class Synchronous:
                 self._clock.finish(),
                 self._losses.commit(self._group.loss_factor),
                 self._accounts.take_mark(),
+                step.count if counted else samples,
+                (step.count if count is None else count) if counted else step.samples,
             )
         )
         after = self._rules.advance(before, step.samples, plans.split.global_batch_size)
