@@ -12,6 +12,7 @@ import pytest
 
 from heterotrain_operator.cli.local.checks import Options, prepare
 from heterotrain_operator.cli.local.run import ignored_fields
+from heterotrain_operator.experiments.locks import held
 from heterotrain_operator.experiments.runs import MARKER
 from unit.cli.commands import manifest, write_manifest
 from unit.cli.conftest import Run
@@ -129,6 +130,8 @@ def test_folder_with_other_things_is_never_touched(tmp_path: Path, heterotrain: 
     assert "is not empty; name a new folder" in heterotrain("run", path, "--out", out, "--fresh").err
     (out / MARKER).touch()
     assert "holds an earlier run" in heterotrain("run", path, "--out", out).err
+    with held(out / MARKER):
+        assert f"{out} belongs to another run" in heterotrain("run", path, "--out", out, "--fresh").err
     assert (out / "thesis.txt").read_text("utf-8") == "mine"
 
 

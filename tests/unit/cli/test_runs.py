@@ -102,13 +102,23 @@ def test_run_under_a_schedule_is_interrupted_and_resumes_where_it_stopped(tmp_pa
     command = start(tmp_path, "run", str(path), "--schedule", str(schedule), "--json", "--out", "first")
     said_until(command, "LimitsChanged: CPU limits less: none / 0.3")
     eventually(lambda: steps(tmp_path / "first") >= 80)
+    volume = tmp_path / ".heterotrain" / "volumes" / "weights" / "job"
+    unfinished = volume / ".step-0000000001.pt.0.partial"
+    unfinished.touch()
+    for asked in ("--resume", "--fresh"):
+        second = start(tmp_path, "run", str(path), asked, "--out", "first")
+        _, err = second.communicate(timeout=60)
+        assert second.returncode == 2
+        assert f"{volume} belongs to another run, which still goes on (process {command.pid} on " in err
+        assert "first belongs to another run" in err
+    assert unfinished.exists()
     command.send_signal(signal.SIGINT)
     out, err = command.communicate(timeout=120)
     assert command.returncode == 130
     interrupted = json.loads(out)
     assert interrupted["phase"] == "Interrupted"
     (trial,) = interrupted["arms"]
-    saved = newest_step(tmp_path / ".heterotrain" / "volumes" / "weights" / "job")
+    saved = newest_step(volume)
     assert saved == trial["steps"]
     assert f"stopped after {saved} steps; the newest checkpoint holds {saved} steps" in err
     assert [phase["label"] for phase in trial["phases"]] == ["declared", "less"]
