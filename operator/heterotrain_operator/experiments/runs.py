@@ -62,8 +62,7 @@ def log_folder(run: Path, slug: str) -> Path:
 def begin(here: Path, job: str, out: Path | None, now: datetime | None = None) -> Path:
     """Enter a new run of a job, and return the folder of its logs: `out` if the user named one.
 
-    Logs of all but the newest runs are removed, unless a run that lives holds them; what lies in a folder of --out never
-    is.
+    Logs of all but the newest runs and of those that live are removed; what lies in a folder of --out never is.
     """
     moment = datetime.now(UTC) if now is None else now
     runs = here / RUNS / job
