@@ -109,7 +109,7 @@ class Ownership:
         while time.monotonic() < until:
             time.sleep(_LOOK_SECONDS)
             now = self._look()
-            if now is None:
+            if now is None or now.uid == self._uid:
                 return
             if now != found:
                 raise OwnedError(
