@@ -56,11 +56,13 @@ def test_run_that_fails_names_its_worker_and_ends_with_the_last_lines_of_its_log
     assert not processes_that_mention(str(tmp_path))
 
 
-def test_signal_ends_a_run_in_order_and_a_second_one_at_once(tmp_path: Path) -> None:
+def test_signal_ends_a_run_in_order_and_a_second_one_at_once_and_its_folders_are_its_own(tmp_path: Path) -> None:
     folders = {name: tmp_path / name for name in ("willing", "deaf")}
     for folder in folders.values():
         folder.mkdir()
-    first, path = folders["willing"], write_manifest(folders["willing"], manifest(SLEEP))
+    volume = folders["willing"] / "checkpoints" / "job"
+    keeping = manifest(SLEEP, checkpoint={"path": str(volume.parent)})
+    first, path = folders["willing"], write_manifest(folders["willing"], keeping)
     willing = start(first, "run", str(path), "--out", "out")
     second, job = folders["deaf"], manifest(DEAF, replicas=1)
     job["spec"]["workerGroups"][0]["template"]["spec"]["terminationGracePeriodSeconds"] = 600
@@ -68,6 +70,15 @@ def test_signal_ends_a_run_in_order_and_a_second_one_at_once(tmp_path: Path) -> 
 
     try:
         eventually(lambda: ups(first) == 2)
+        unfinished = volume / ".step-0000000001.pt.0.partial"
+        unfinished.touch()
+        for asked in ("--resume", "--fresh"):
+            second_run = start(first, "run", str(path), asked, "--out", "out")
+            _, err = second_run.communicate(timeout=120)
+            assert second_run.returncode == 2
+            assert f"{volume} belongs to another run, which still goes on (process {willing.pid} on " in err
+            assert "out belongs to another run" in err
+        assert unfinished.exists()
         willing.send_signal(signal.SIGTERM)
         _, err = willing.communicate(timeout=120)
         assert willing.returncode == 143
@@ -102,23 +113,13 @@ def test_run_under_a_schedule_is_interrupted_and_resumes_where_it_stopped(tmp_pa
     command = start(tmp_path, "run", str(path), "--schedule", str(schedule), "--json", "--out", "first")
     said_until(command, "LimitsChanged: CPU limits less: none / 0.3")
     eventually(lambda: steps(tmp_path / "first") >= 80)
-    volume = tmp_path / ".heterotrain" / "volumes" / "weights" / "job"
-    unfinished = volume / ".step-0000000001.pt.0.partial"
-    unfinished.touch()
-    for asked in ("--resume", "--fresh"):
-        second = start(tmp_path, "run", str(path), asked, "--out", "first")
-        _, err = second.communicate(timeout=60)
-        assert second.returncode == 2
-        assert f"{volume} belongs to another run, which still goes on (process {command.pid} on " in err
-        assert "first belongs to another run" in err
-    assert unfinished.exists()
     command.send_signal(signal.SIGINT)
     out, err = command.communicate(timeout=120)
     assert command.returncode == 130
     interrupted = json.loads(out)
     assert interrupted["phase"] == "Interrupted"
     (trial,) = interrupted["arms"]
-    saved = newest_step(volume)
+    saved = newest_step(tmp_path / ".heterotrain" / "volumes" / "weights" / "job")
     assert saved == trial["steps"]
     assert f"stopped after {saved} steps; the newest checkpoint holds {saved} steps" in err
     assert [phase["label"] for phase in trial["phases"]] == ["declared", "less"]
