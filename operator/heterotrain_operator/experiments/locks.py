@@ -45,7 +45,7 @@ def holder_of(path: Path) -> str:
 
 
 @contextmanager
-def held(path: Path, now: datetime | None = None) -> Iterator[None]:
+def held(path: Path) -> Iterator[None]:
     """Inside, this process holds the lock on a file, which is made with its folder if need be.
 
     Raises HeldError if another one does, OSError if the file cannot be made. On a file system without locks a warning
@@ -61,8 +61,8 @@ def held(path: Path, now: datetime | None = None) -> Iterator[None]:
             raise HeldError(_described(descriptor)) from None
         except OSError as error:
             logger.warning("cannot keep other runs out of %s: no lock: %s", path.parent, error.strerror)
-        moment = datetime.now(UTC) if now is None else now
-        words = f"process {os.getpid()} on {socket.gethostname()}, since {moment:%Y-%m-%d %H:%M:%S} UTC"
+        since = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        words = f"process {os.getpid()} on {socket.gethostname()}, since {since}"
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, words.encode(), 0)
         yield

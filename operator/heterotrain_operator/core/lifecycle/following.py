@@ -269,8 +269,8 @@ def _is_overdue(job: Job, facts: Facts, memory: Remembered, now: float) -> bool:
 
     As long as nobody has switched, volumes may not show the plan. Once somebody has, all have that train on, for they
     switch together; what others report is then likely old, as where a server scrapes workers twice a minute, and those
-    that were to join and are not there will not come. While members stand still that should take steps,
-    nobody can go over, and whoever is to join has nothing to follow.
+    that were to join and are not there will not come. While members that should take steps stand still, nobody can go
+    over, and whoever is to join has nothing to follow.
     """
     steps = [each.phase in STEPPING_PHASES for each in _read(facts) if each.generation >= 1]
     advanced_at = memory.progress.advanced_at

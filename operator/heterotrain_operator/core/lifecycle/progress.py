@@ -142,8 +142,8 @@ def hung(job: Job, facts: Facts, members: Sequence[WorkerSeen], memory: Remember
     if idle <= limit and stalled <= patience + longest:
         return None
     coming = outsiders(facts, memory)
-    there = (worker for worker in members if worker.name not in coming)
-    alive = [worker for worker in there if facts.states[worker.name] is not WorkerState.GONE]
+    alive = [worker for worker in members if facts.states[worker.name] is not WorkerState.GONE]
+    alive = [worker for worker in alive if worker.name not in coming] or alive
     culprits = [worker for worker in alive if _holds_up(worker)]
     named = [_last_known(worker) for worker in culprits or alive]
     waited = f"no step was committed for {stalled:.0f} s (patience {limit:.0f} s)"
