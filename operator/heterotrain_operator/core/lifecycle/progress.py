@@ -34,7 +34,7 @@ NORMAL_99TH = 2.33
 
 def observed(facts: Facts, members: Sequence[WorkerSeen], memory: Remembered, now: float) -> Remembered:
     """Remember the newest committed step, whether any was committed since the workers started, pauses, the time of a
-    slow step, and since when each silent worker has been silent. Newcomers that the others train without pause nobody.
+    slow step, and since when each silent worker has been silent. A newcomer that has not joined yet counts as no pause.
     """
     states, coming = facts.states, outsiders(facts, memory)
     read = [(m.name, m.metrics) for m in members if m.metrics is not None and states[m.name] is not WorkerState.GONE]
@@ -126,7 +126,7 @@ class Hang:
 
 
 def hung(job: Job, facts: Facts, members: Sequence[WorkerSeen], memory: Remembered, now: float) -> Hang | None:
-    """Who hangs; None while the patience lasts. Newcomers that the others train without hold nobody up.
+    """Who hangs; None while the patience lasts. A newcomer that has not joined yet holds nobody up.
 
     Patience without a committed step is `max(progress_timeout, 20 * (mean + 2.33 std) of the step)`; in a declared
     pause, and for the first step of workers that started, in which much is compiled and loaded, it is the startup
