@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -17,7 +18,7 @@ import torch
 from torch import nn
 
 from heterotrain.state import checkpoint
-from heterotrain.state.checkpoint import CheckpointError
+from heterotrain.state.checkpoint import CheckpointError, StoreError
 from heterotrain.state.state_copy import StateCopy
 from trainer.gang import REPOSITORY
 
@@ -131,6 +132,20 @@ def test_a_checkpoint_with_one_flipped_bit_in_a_weight_is_passed_over(
     assert "checkpoint of step 2 passed over" in caplog.text
 
 
+def test_what_whoever_leads_next_would_meet_too_is_the_fault_of_the_folder(
+    tmp_path: Path, state: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, fatal in ((errno.ENOSPC, True), (errno.ESTALE, False)):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", lambda _, number=number: (_ for _ in ()).throw(OSError(number, "no")))
+            with pytest.raises(CheckpointError, match=f"to {tmp_path}: no .{errno.errorcode[number]}.") as raised:
+                checkpoint.write(tmp_path, 1, state, keep=2)
+        assert isinstance(raised.value, StoreError) is fatal
+    (tmp_path / "step-0000000002.pt").write_bytes(b"damaged")
+    with pytest.raises(StoreError, match=f"none of the checkpoints in {tmp_path} can be read"):
+        checkpoint.read_newest(tmp_path)
+
+
 def test_bytes_that_are_no_state_are_refused_whatever_is_wrong_with_them(state: dict[str, object]) -> None:
     packed = checkpoint.pack(state)
     damage = random.Random(2)
@@ -151,7 +166,9 @@ def test_bytes_that_are_no_state_are_refused_whatever_is_wrong_with_them(state: 
 def test_two_writers_of_one_step_do_not_write_into_one_file(
     tmp_path: Path, state: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a leader that was stopped while it wrote, and its successor; the second is whole while the first writes."""
+    """As a leader that was stopped while it wrote, and its successor; the second is whole while the first writes. What
+    a leader that was killed has left goes."""
+    (tmp_path / ".step-0000000001.pt.0a1b2c3d.partial").write_bytes(b"half")
     save, writers = checkpoint._save, []
 
     def slow(written: dict[str, Any], file: IO[bytes]) -> None:

@@ -284,7 +284,7 @@ def test_whoever_finishes_without_an_answer_of_the_others_writes_the_last_checkp
     group: Any = MagicMock(
         may_write=False, is_out=is_out, may_lack_sums=may_lack_sums, protocol=contract.MEMBERS_MAY_END
     )
-    state: Any = SimpleNamespace(save=lambda *, writes, beside: saved.append(writes))
+    state: Any = SimpleNamespace(save=lambda *, writes, beside: saved.append(writes), release=list)
     said: list[Termination] = []
     context: Any = MagicMock(plans=SimpleNamespace(rank=1))
     context.farewell.write = lambda: said.append(last_words("", leaving, context.stop, context.metrics.state, 9))
@@ -302,7 +302,9 @@ def test_a_leader_that_is_asked_to_stop_writes_no_step_in_which_sums_may_be_miss
 ) -> None:
     saved: list[bool] = []
     group: Any = MagicMock(may_lack_sums=may_lack_sums, protocol=contract.MEMBERS_STAY)
-    state: Any = SimpleNamespace(save=lambda *, writes, beside: saved.append(writes), position=SimpleNamespace(step=5))
+    state: Any = SimpleNamespace(
+        release=list, save=lambda *, writes, beside: saved.append(writes), position=SimpleNamespace(step=5)
+    )
     context: Any = MagicMock(plans=SimpleNamespace(rank=0))
     saving = Saving(context, state, group, MagicMock())
     leaving = Leaving(context, state, group=group, exchange=MagicMock(), accounts=MagicMock(), saving=saving)

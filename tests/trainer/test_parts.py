@@ -275,6 +275,7 @@ def saved_by(job_uid: str, folder: Path) -> None:
     state = state_of(job_uid, folder)
     state.position = state.position._replace(step=5)
     state.save(writes=True)
+    state.release()
 
 
 def test_a_job_goes_on_in_the_order_that_its_checkpoint_was_written_in() -> None:

@@ -90,10 +90,15 @@ def test_training_goes_on_beside_a_slow_disk_and_waits_for_it_where_it_must(tmp_
     marks = {record.step: record.mark for record in gang.series(0)}
     assert [marks[EVERY + each] for each in (-1, 0, 1, 9)] == ["", *["checkpoint"] * 3], "not fit for measuring"
     assert {record.step for record in gang.series(1) if record.mark == "checkpoint"} == {EVERY, 2 * EVERY}
-    # If it is killed while it writes one, the one before is resumed from.
-    following = -(-(last + 1) // EVERY) * EVERY
+    # Who leads after one that was killed while it wrote removes what that one has left.
+    lost = -(-(last + 1) // EVERY) * EVERY
+    following = lost + EVERY
     with Gang(tmp_path, disk.command, (30, 34), config(disk, 100_000), generation=2) as gang:
-        gang.await_step(following + 1)
+        gang.await_step(lost + 1)
+        gang.processes[0].send_signal(signal.SIGKILL)
+        gang.await_metric(1, table.STEP.name, following + 1)
+        assert [file for file in disk.files() if "partial" in file] == [f".{name(following)}.partial"]
+        # If all are killed, the one before is resumed from.
         gang.stop(signal.SIGKILL)
         gang.wait()
     assert f".{name(following)}.partial" in disk.files()

@@ -238,7 +238,7 @@ def _running(
         health = Health(*balance(plan, memory), degraded=silence, degraded_code="MetricsUnavailable")
         reason = f"plan {plan.version} stays: {blind}"
         return decision(job, "Running", "MetricsUnavailable", reason, health=health), memory
-    memory = progress.observed(members, facts.states, memory, now)
+    memory = progress.observed(facts, members, memory, now)
     response = progress.after_hang(job, facts, members, memory, now)
     if response is not None:
         return response

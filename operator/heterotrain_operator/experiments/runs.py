@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from heterotrain_operator.api import Problem
+from heterotrain_operator.experiments.locks import holder_of
 
 MARKER = ".heterotrain-run"
-"""In a folder that an earlier run made; only such a one is ever replaced."""
+"""In a folder that an earlier run made; only such a one is ever replaced. A run locks it while it lives."""
 
 WRITTEN = (
     "*.png",
@@ -61,7 +62,7 @@ def log_folder(run: Path, slug: str) -> Path:
 def begin(here: Path, job: str, out: Path | None, now: datetime | None = None) -> Path:
     """Enter a new run of a job, and return the folder of its logs: `out` if the user named one.
 
-    Logs of all but the newest runs are removed; what lies in a folder of --out never is.
+    Logs of all but the newest runs and of those that live are removed; what lies in a folder of --out never is.
     """
     moment = datetime.now(UTC) if now is None else now
     runs = here / RUNS / job
@@ -79,7 +80,7 @@ def begin(here: Path, job: str, out: Path | None, now: datetime | None = None) -
         kept = Path(tempfile.mkdtemp(prefix="heterotrain-logs-"))
         logger.warning("logs cannot be kept in %s: %s; they are in %s", runs, error.strerror, kept)
         return kept
-    _forget(_entries(runs)[:-KEPT])
+    _forget(old for old in _entries(runs)[:-KEPT] if not holder_of(old / MARKER))
     return entry if out is None else out
 
 
@@ -176,5 +177,7 @@ def out_problems(out: Path, *, fresh: bool) -> Iterator[Problem]:
         return
     if not (out / MARKER).exists():
         yield Problem("--out", f"{out} is not empty; name a new folder")
+    elif holder := holder_of(out / MARKER):
+        yield Problem("--out", f"{out} belongs to {holder}; name another folder")
     elif not fresh:
         yield Problem("--out", f"{out} holds an earlier run; name another folder, or replace it with --fresh")

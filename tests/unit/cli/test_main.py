@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import pytest
 
 from heterotrain_operator.cli.local.checks import Options, prepare
 from heterotrain_operator.cli.local.run import ignored_fields
+from heterotrain_operator.clusters.local.volume import PlanVolume
+from heterotrain_operator.experiments.locks import held
 from heterotrain_operator.experiments.runs import MARKER
 from unit.cli.commands import manifest, write_manifest
 from unit.cli.conftest import Run
@@ -132,7 +135,19 @@ def test_folder_with_other_things_is_never_touched(tmp_path: Path, heterotrain: 
     assert "is not empty; name a new folder" in heterotrain("run", path, "--out", out, "--fresh").err
     (out / MARKER).touch()
     assert "holds an earlier run" in heterotrain("run", path, "--out", out).err
+    with held(out / MARKER):
+        assert f"{out} belongs to another run" in heterotrain("run", path, "--out", out, "--fresh").err
     assert (out / "thesis.txt").read_text("utf-8") == "mine"
+
+
+def test_full_disk_is_named_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heterotrain: Run) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(PlanVolume, "write", full)
+    said = heterotrain("run", write_manifest(tmp_path, manifest()), "--out", tmp_path / "out")
+    assert said.code == 1
+    assert re.search(rf"job failed: {tmp_path}/out/\S+: No space left on device", said.err)
 
 
 def test_checkpoints_are_not_continued_or_lost_by_accident(

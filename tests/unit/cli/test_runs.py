@@ -69,11 +69,13 @@ def test_a_machine_without_home_programs_and_a_folder_that_can_be_written_trains
     assert not list(tmp_path.rglob("step-*")), "checkpoints went with the run"
 
 
-def test_signal_ends_a_run_in_order_and_a_second_one_at_once(tmp_path: Path) -> None:
+def test_signal_ends_a_run_in_order_and_a_second_one_at_once_and_its_folders_are_its_own(tmp_path: Path) -> None:
     folders = {name: tmp_path / name for name in ("willing", "deaf")}
     for folder in folders.values():
         folder.mkdir()
-    first, path = folders["willing"], write_manifest(folders["willing"], manifest(SLEEP))
+    volume = folders["willing"] / "checkpoints" / "job"
+    keeping = manifest(SLEEP, checkpoint={"path": str(volume.parent)})
+    first, path = folders["willing"], write_manifest(folders["willing"], keeping)
     willing = start(first, "run", str(path), "--out", "out")
     second, job = folders["deaf"], manifest(DEAF, replicas=1)
     job["spec"]["workerGroups"][0]["template"]["spec"]["terminationGracePeriodSeconds"] = 600
@@ -81,6 +83,15 @@ def test_signal_ends_a_run_in_order_and_a_second_one_at_once(tmp_path: Path) -> 
 
     try:
         eventually(lambda: ups(first) == 2)
+        unfinished = volume / ".step-0000000001.pt.0.partial"
+        unfinished.touch()
+        for asked in ("--resume", "--fresh"):
+            second_run = start(first, "run", str(path), asked, "--out", "out")
+            _, err = second_run.communicate(timeout=120)
+            assert second_run.returncode == 2
+            assert f"{volume} belongs to another run, which still goes on (process {willing.pid} on " in err
+            assert "out belongs to another run" in err
+        assert unfinished.exists()
         willing.send_signal(signal.SIGTERM)
         _, err = willing.communicate(timeout=120)
         assert willing.returncode == 143

@@ -33,6 +33,7 @@ from unit.core.jobs import (
     names,
     newcomers,
     nobody_reaches,
+    reasons,
     resize,
     settled,
     stuck_world,
@@ -167,6 +168,23 @@ def test_nobody_hangs_while_all_wait_until_a_newcomer_has_their_state(phase: str
     for _ in range(50):
         decision = world.tick(10)
         assert (decision.phase, decision.plan, decision.delete) == ("Running", None, ())
+
+
+@pytest.mark.parametrize("gone_over", [False, True])
+def test_newcomer_that_waits_neither_hides_that_members_hang_nor_is_blamed_for_it(gone_over: bool) -> None:
+    world = named(elastic_world(progress_timeout_seconds=30.0))
+    if gone_over:
+        world.train(1)
+        enters(world, D)
+        world.tick()
+    newcomer = world.workers[D]
+    newcomer.metrics = replace(newcomer.metrics, generation=0, phase=PHASE_WAITING)
+    said, stood_still = [], 0
+    while "WorkerHung" not in said:
+        assert (stood_still := stood_still + 5) <= 45
+        said += reasons(world.tick(5))
+    assert "PlanNotFollowed" not in said
+    assert D not in world.decisions[-1].reason
 
 
 def enters(world: World, name: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import io
 import logging
 import operator
@@ -54,6 +55,24 @@ class MisfitError(CheckpointError):
     """A checkpoint does not fit what is to be resumed with it, and will not at any further try."""
 
     fatal = True
+
+
+class StoreError(CheckpointError):
+    """The folder of the checkpoints is at fault, for whoever leads next as well: another try would end alike."""
+
+    fatal = True
+
+
+_FAULTS_OF_THE_STORE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+)
+
+
+def cannot(do: str, folder: Path, error: OSError, then: str = "") -> CheckpointError:
+    """What to raise where the folder of the checkpoints does not let a worker do something with it."""
+    name = errno.errorcode.get(error.errno or 0, "no errno")
+    kind = StoreError if error.errno in _FAULTS_OF_THE_STORE else CheckpointError
+    return kind(f"cannot {do} {folder}: {error.strerror or error} ({name}){then}")
 
 
 def pack(state: dict[str, Any]) -> bytes:
@@ -240,8 +259,11 @@ def write(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     partial = folder / f".{path.name}.{uuid.uuid4().hex[:8]}{_PARTIAL}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(folder)
         # Without a buffer, which a process that is forked meanwhile could write a second time.
         with partial.open("wb", buffering=0) as file:
+            with contextlib.suppress(OSError):  # where there are no locks, nothing is found to be abandoned
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _save(state, file)
             os.fsync(file.fileno())
         partial.replace(path)
@@ -249,20 +271,27 @@ def write(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
-        raise CheckpointError(
-            f"cannot write the checkpoint of step {step} to {folder} (spec.checkpoint.path): "
-            f"{error.strerror}; earlier checkpoints are untouched"
-        ) from error
+        do = f"write the checkpoint of step {step} to"
+        raise cannot(do, folder, error, "; earlier checkpoints are untouched") from error
     for _, old in [each for each in _steps(folder) if each[0] <= step][:-keep]:
         _remove(old)
     return path
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove what earlier workers that were killed have left half written; for when nobody writes into the folder."""
+    """Remove what earlier workers have left half written; for when nobody writes into the folder."""
     for path in folder.glob(f".step-*{_PARTIAL}"):
         log.info("removing %s, which was never completed", path)
         _remove(path)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what was left half written by workers that were killed; whoever still writes holds a lock on its file."""
+    for path in folder.glob(f".step-*{_PARTIAL}"):
+        with contextlib.suppress(OSError), path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            log.info("removing %s, whose writer was killed", path)
+            _remove(path)
 
 
 def _remove(path: Path) -> None:
@@ -288,17 +317,22 @@ def _sync_folder(folder: Path) -> None:
 def read_newest(folder: Path) -> dict[str, Any] | None:
     """The newest state that is whole, or None if there is none. A damaged one is reported and passed over.
 
-    Raises CheckpointError if there are some, but none can be read: starting over would be a loss in silence.
+    Raises StoreError if there are some, but none can be read: starting over would be a loss in silence. CheckpointError
+    if the folder cannot be looked at.
     """
-    for step, path in reversed(_steps(folder)):
+    try:
+        found = _steps(folder)
+    except OSError as error:
+        raise cannot("look for checkpoints in", folder, error) from error
+    for step, path in reversed(found):
         try:
             with path.open("rb") as file:
                 _check_whole(file)
                 return _load(file)
         except (OSError, CheckpointError) as error:
             log.warning("checkpoint of step %d passed over: %s: %s", step, path, error)
-    if _steps(folder):
-        raise CheckpointError(f"none of the checkpoints in {folder} can be read; move them away to start over")
+    if found:
+        raise StoreError(f"none of the checkpoints in {folder} can be read; move them away to start over")
     return None
 
 

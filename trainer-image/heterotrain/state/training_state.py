@@ -16,6 +16,7 @@ from heterotrain.origin import Origin
 from heterotrain.state import checkpoint
 from heterotrain.state.checkpoint import CheckpointError, MisfitError
 from heterotrain.state.epoch_loss import EpochLoss, are_facts
+from heterotrain.state.owner import Ownership
 from heterotrain.state.snapshot import Snapshots, Target
 from heterotrain.state.state_copy import tensors_in
 from heterotrain.state.structure import Structure, restore
@@ -39,8 +40,8 @@ class TrainingState:
         snapshots: Snapshots | None = None,
         order: Order | None = None,
     ) -> None:
-        """Without a `job_uid` it is not known which job wrote a checkpoint. `order` is that of the samples, which goes
-        on as a checkpoint says."""
+        """Without a `job_uid` it is not known which job wrote a checkpoint, and other jobs are not kept out of the
+        folder here. `order` is that of the samples, which goes on as a checkpoint says."""
         self.snapshots = Snapshots() if snapshots is None else snapshots
         self.position = Position()
         self.epoch_loss = EpochLoss()
@@ -55,6 +56,8 @@ class TrainingState:
         self._config = config
         self._job_uid = job_uid
         self._order = Order(dataset_length, config.seed) if order is None else order
+        folder = config.checkpoint_path
+        self._ownership = Ownership(Path(folder), job_uid) if folder and job_uid else None
         self.taken_over: Origin | None = None  # what another job has trained, and this one goes on from
         self.saved_step = 0  # the newest step that needs no checkpoint; equal on all ranks at a boundary
 
@@ -194,6 +197,8 @@ class TrainingState:
             return
         if writes:
             self.check_names()
+            if self._ownership is not None:
+                self._ownership.confirm()
             target = Target(Path(folder), step, self._config.checkpoint_keep)
             if beside:
                 self._begin(target)
@@ -209,10 +214,22 @@ class TrainingState:
         at_once = [*self._model.buffers(), *tensors_in([optimizer["param_groups"], state["registered"]])]
         self.snapshots.begin(target, state, later, at_once)
 
+    def lead(self, leads: bool) -> None:
+        """This worker is, or is not, the one that writes the job's checkpoints from now on."""
+        if self._ownership is not None:
+            self._ownership.lead(leads)
+
+    def release(self) -> None:
+        """The job's last checkpoint is written: the folder is free for another job."""
+        if self._ownership is not None:
+            self._ownership.release()
+
     def resume(self) -> None:
         """Start from the newest checkpoint, or from the beginning if there is none: the leader alone does so. Raises
-        CheckpointError."""
+        CheckpointError, also if another job writes into the folder."""
         folder = self._config.checkpoint_path
+        if self._ownership is not None:
+            self._ownership.claim()
         if folder:
             checkpoint.remove_partial(Path(folder))
         state = checkpoint.read_newest(Path(folder)) if folder else None

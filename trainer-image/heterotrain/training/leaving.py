@@ -63,6 +63,8 @@ class Leaving:
         self._group.job_is_over()
         self._group.drain_barrier()
         self._saving.save(writes=writes)
+        if writes:
+            self._state.release()
         self._group.leave()
         self.finished, self.leader = True, self._plans.rank == 0
         self._stop.deferred = False
@@ -115,6 +117,8 @@ class Leaving:
         writes = self._saving.may_write
         self._group.drain_barrier()
         self._saving.save(writes=writes)
+        if writes:
+            self._state.release()
         self._group.leave()
         log.info("asked to stop: leaving after step %d", self._state.position.step)
         raise SystemExit(contract.EXIT_PREEMPTED)

@@ -268,6 +268,7 @@ class Following:
         self._followed = plan
         self._accounts.settle()
         self._metrics.follow(plan, self._plans.rank)
+        self._state.lead(self._plans.rank == 0)
         self._accounts.mark("first")
         if state.phase == contract.PHASE_HOLDING and not plan.holds:
             state.phase = contract.PHASE_TRAINING

@@ -20,6 +20,7 @@ from heterotrain_operator.clusters.local.gpus import gpu_problems
 from heterotrain_operator.clusters.local.template import ProcessTemplate, read_templates
 from heterotrain_operator.experiments import checkpoints
 from heterotrain_operator.experiments.experiment import Experiment, experiment_of
+from heterotrain_operator.experiments.locks import LOCK, holder_of
 from heterotrain_operator.experiments.runs import hindrance_of, out_problems
 from heterotrain_operator.experiments.schedules.schedule import Schedule, unchanging
 from heterotrain_operator.experiments.schedules.schedule_file import load_schedule
@@ -244,3 +245,10 @@ def _checkpoint_problems(durable: Path) -> Iterator[Problem]:
     hindrance = hindrance_of(durable)
     if hindrance:
         yield Problem("spec.checkpoint.path", f"no checkpoint can be written to {durable}, because of {hindrance}")
+    if holder := holder_of(durable / LOCK):
+        yield held_by(durable, holder)
+
+
+def held_by(durable: Path, holder: str) -> Problem:
+    """A run that lives writes its checkpoints into the folder; there is no way to share it."""
+    return Problem("spec.checkpoint", f"{durable} belongs to {holder}; wait for its end, or name another folder")

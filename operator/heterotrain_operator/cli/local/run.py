@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import groupby
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from rich.text import Text
 
 from heterotrain_operator.api import ManifestError, Problem, to_core
 from heterotrain_operator.cli import FAILED, SUCCEEDED, package_version
-from heterotrain_operator.cli.local.checks import Options, Prepared, prepare
+from heterotrain_operator.cli.local.checks import Options, Prepared, held_by, prepare
 from heterotrain_operator.cli.local.live import View
 from heterotrain_operator.cli.local.script_output import last_lines
 from heterotrain_operator.cli.script_job import terms_of
@@ -32,9 +32,10 @@ from heterotrain_operator.experiments.control import ControlServer
 from heterotrain_operator.experiments.experiment import Experiment, placements_of, run_trials, summary_of
 from heterotrain_operator.experiments.figures.history import WELL
 from heterotrain_operator.experiments.figures.summary import Summary
+from heterotrain_operator.experiments.locks import LOCK, HeldError, held
 from heterotrain_operator.experiments.report import kept
 from heterotrain_operator.experiments.report.trials import Course, report_of
-from heterotrain_operator.experiments.runs import cleared
+from heterotrain_operator.experiments.runs import MARKER, cleared
 from heterotrain_operator.experiments.trials.runner import INTERRUPTED
 from heterotrain_operator.experiments.trials.stop import StopSignals, stop_signals
 from heterotrain_operator.experiments.trials.trial import FailedWorker, TrialResult, limits_of, worker_names
@@ -241,9 +242,10 @@ def _show_warnings(console: Console) -> None:
 def _run(options: Options, prepared: Prepared, console: Console, stop: StopSignals, here: Path) -> int:
     experiment = prepared.experiment
     mechanism = detect()
-    with _run_folder(options.out) as folder:
+    with _checkpoint_folder(experiment.durable), _run_folder(options.out) as folder:
         logs = runs.begin(here, experiment.job.metadata.name, folder if options.out is not None else None)
-        with View(console, time.monotonic, options.logs) as view, _control(logs) as control:
+        holds = held(logs / MARKER) if options.out is None else nullcontext()
+        with holds, View(console, time.monotonic, options.logs) as view, _control(logs) as control:
             placements = placements_of(experiment)
             introduce(view, prepared, options, mechanism, placements[0])
             results = run_trials(
@@ -286,14 +288,35 @@ def _control(folder: Path) -> Iterator[ControlServer | None]:
 
 
 @contextmanager
+def _checkpoint_folder(durable: Path | None) -> Iterator[None]:
+    """The folder of the checkpoints, if they stay, belongs to this run as long as it lives."""
+    if durable is None:
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(held(durable / LOCK))
+        except HeldError as error:
+            raise ManifestError([held_by(durable, str(error))]) from error
+        except OSError as error:
+            why = f"nothing can be written to {durable}: {error.strerror}"
+            raise ManifestError([Problem("spec.checkpoint.path", why)]) from error
+        yield
+
+
+@contextmanager
 def _run_folder(out: Path | None) -> Iterator[Path]:
     """The folder of a run: the user's, emptied of an earlier run, or one that is gone in the end."""
     if out is None:
         with tempfile.TemporaryDirectory(prefix="heterotrain-") as temporary:
             yield Path(temporary)
         return
-    try:
-        folder = cleared(out)
-    except OSError as error:
-        raise ManifestError([Problem("--out", f"nothing can be written to {out}: {error.strerror}")]) from error
-    yield folder
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(held(out / MARKER))
+            folder = cleared(out)
+        except HeldError as error:
+            raise ManifestError([Problem("--out", f"{out} belongs to {error}; name another folder")]) from error
+        except OSError as error:
+            raise ManifestError([Problem("--out", f"nothing can be written to {out}: {error.strerror}")]) from error
+        yield folder

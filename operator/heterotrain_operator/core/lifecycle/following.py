@@ -12,9 +12,11 @@ from itertools import takewhile
 from heterotrain.contract import (
     PHASE_CHECKPOINTING,
     PHASE_EVALUATING,
+    PHASE_FINISHED,
     PHASE_PAUSED,
     PHASE_REFORMING,
     PHASE_STARTING,
+    PHASE_TRAINING,
     Plan,
 )
 from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, ended
@@ -36,6 +38,9 @@ CUT_OFF = "does not answer, and the others train without it"
 
 LONG_WORK = frozenset({PHASE_STARTING, PHASE_CHECKPOINTING, PHASE_EVALUATING, PHASE_PAUSED, PHASE_REFORMING})
 """Phases of a member in which no change can be carried out; they do not count against it."""
+
+STEPPING_PHASES = frozenset({PHASE_TRAINING, PHASE_FINISHED, ""})
+"""Phases in which steps are due. All others are declared pauses, bounded by the startup deadline."""
 
 ENTERING = frozenset({PHASE_STARTING, PHASE_REFORMING})
 """Phases of a worker that takes over the state of the others, or meets them."""
@@ -264,8 +269,12 @@ def _is_overdue(job: Job, facts: Facts, memory: Remembered, now: float) -> bool:
 
     As long as nobody has switched, volumes may not show the plan. Once somebody has, all have that train on, for they
     switch together; what others report is then likely old, as where a server scrapes workers twice a minute, and those
-    that were to join and are not there will not come.
+    that were to join and are not there will not come. While members that should take steps stand still, nobody can go
+    over, and whoever is to join has nothing to follow.
     """
+    steps = [each.phase in STEPPING_PHASES for each in _read(facts) if each.generation >= 1]
+    advanced_at = memory.progress.advanced_at
+    until = min(now, advanced_at) if steps and all(steps) and advanced_at is not None else now
     slow = min(SWITCH_STEPS * memory.progress.slow_step_seconds, job.startup_deadline_seconds)
     usual = job.progress_timeout_seconds if is_carried_out(facts) else DELIVERY_SECONDS
-    return _waited(memory, now) >= max(SETTLE_SECONDS, slow, usual)
+    return _waited(memory, until) >= max(SETTLE_SECONDS, slow, usual)

@@ -42,7 +42,7 @@ def held(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decisi
     if facts.metrics_problem or phases == {PHASE_HOLDING}:
         memory = progress.held(members, facts.states, memory, now)
     else:
-        memory = progress.observed(members, facts.states, memory, now)
+        memory = progress.observed(facts, members, memory, now)
         response = progress.after_hang(job, facts, members, memory, now)
         if response is not None:
             return response

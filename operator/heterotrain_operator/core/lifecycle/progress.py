@@ -9,8 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from heterotrain.contract import PHASE_FINISHED, PHASE_TRAINING
+from heterotrain.contract import PHASE_FINISHED
 from heterotrain_operator.core.facts import Facts, listed
+from heterotrain_operator.core.lifecycle.following import STEPPING_PHASES, outsiders
 from heterotrain_operator.core.lifecycle.responses import Incident, respond
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerMetrics, WorkerSeen, WorkerState
 from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS
@@ -30,17 +31,16 @@ WAY_OUT = 'long work between steps belongs inside `with session.pause("..."):`'
 NORMAL_99TH = 2.33
 """Standard deviations above the mean of the 99th percentile of a normal distribution."""
 
-STEPPING_PHASES = frozenset({PHASE_TRAINING, PHASE_FINISHED, ""})
-"""Phases in which steps are due. All others are declared pauses, bounded by the startup deadline."""
 
-
-def observed(members: Sequence[WorkerSeen], states: States, memory: Remembered, now: float) -> Remembered:
+def observed(facts: Facts, members: Sequence[WorkerSeen], memory: Remembered, now: float) -> Remembered:
     """Remember the newest committed step, whether any was committed since the workers started, pauses, the time of a
-    slow step, and since when each silent worker has been silent.
+    slow step, and since when each silent worker has been silent. A newcomer that has not joined yet counts as no pause.
     """
-    readable = [m.metrics for m in members if m.metrics is not None and states[m.name] is not WorkerState.GONE]
+    states, coming = facts.states, outsiders(facts, memory)
+    read = [(m.name, m.metrics) for m in members if m.metrics is not None and states[m.name] is not WorkerState.GONE]
+    readable = [metrics for _, metrics in read]
     step = max((metrics.step for metrics in readable), default=-1)
-    pausing = any(metrics.phase not in STEPPING_PHASES for metrics in readable)
+    pausing = any(metrics.phase not in STEPPING_PHASES for name, metrics in read if name not in coming)
     slow = max((_slow_step_seconds(metrics) for metrics in readable), default=0.0)
     before = memory.progress
     progress_at = before.progress_at if before.progress_at is not None else now
@@ -125,8 +125,8 @@ class Hang:
     seen: tuple[str, ...]
 
 
-def hung(job: Job, members: Sequence[WorkerSeen], states: States, memory: Remembered, now: float) -> Hang | None:
-    """Who hangs; None while the patience lasts.
+def hung(job: Job, facts: Facts, members: Sequence[WorkerSeen], memory: Remembered, now: float) -> Hang | None:
+    """Who hangs; None while the patience lasts. A newcomer that has not joined yet holds nobody up.
 
     Patience without a committed step is `max(progress_timeout, 20 * (mean + 2.33 std) of the step)`; in a declared
     pause, and for the first step of workers that started, in which much is compiled and loaded, it is the startup
@@ -141,7 +141,9 @@ def hung(job: Job, members: Sequence[WorkerSeen], states: States, memory: Rememb
     idle, stalled = now - known.progress_at, now - known.advanced_at
     if idle <= limit and stalled <= patience + longest:
         return None
-    alive = [worker for worker in members if states[worker.name] is not WorkerState.GONE]
+    coming = outsiders(facts, memory)
+    alive = [worker for worker in members if facts.states[worker.name] is not WorkerState.GONE]
+    alive = [worker for worker in alive if worker.name not in coming] or alive
     culprits = [worker for worker in alive if _holds_up(worker)]
     named = [_last_known(worker) for worker in culprits or alive]
     waited = f"no step was committed for {stalled:.0f} s (patience {limit:.0f} s)"
@@ -197,7 +199,7 @@ def after_hang(
     job: Job, facts: Facts, members: Sequence[WorkerSeen], memory: Remembered, now: float
 ) -> tuple[Decision, Remembered] | None:
     """What is done about members of which some hang; None if none does, or nothing is done about it."""
-    hang = hung(job, members, facts.states, memory, now)
+    hang = hung(job, facts, members, memory, now)
     if hang is None:
         return None
     response = respond(job, facts, memory, now, incident=Incident.WORKER_HUNG, message=hang.message)

@@ -153,7 +153,6 @@ def changed_plan(
         following=replace(
             memory.following, changing=True, joining=joining, entering=entering, leaving=leaving, changed_at=now
         ),
-        progress=replace(memory.progress, progress_at=now),
         batching=replace(memory.batching, gathered=False),
         workers=tuple(knowledge),
     )

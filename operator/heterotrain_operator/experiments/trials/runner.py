@@ -143,7 +143,7 @@ class Runner:
             limits = ScheduledLimits(schedule, cluster, placements, time.time, limits_of(core))
             faults = TrialFaults(core, trial.slug, worker_names(core), cluster)
             rounds = Rounds(self.observer, limits, faults)
-            ending = self._steered(trial, core, cluster, limits=limits, rounds=rounds, faults=faults)
+            ending = self._steered(trial, core, cluster, folder, limits=limits, rounds=rounds, faults=faults)
             self.observer.end()
             counted = counted_in(core, cluster)
             files = cluster.series_files()
@@ -185,6 +185,7 @@ class Runner:
         trial: Trial,
         core: Job,
         cluster: LocalCluster,
+        folder: Path,
         *,
         limits: ScheduledLimits,
         rounds: Rounds,
@@ -206,8 +207,10 @@ class Runner:
             if not trial.is_profile:
                 self._leave(cluster)
             return Ending(INTERRUPTED, str(interrupted), interrupted)
-        except (LimitError, OSError) as error:
+        except LimitError as error:
             return Ending("Failed", str(error))
+        except OSError as error:  # that of a write on a full disk names no file
+            return Ending("Failed", f"{error.filename or folder}: {error.strerror or error}")
         return Ending(decision.phase, decision.reason)
 
     def _schedule_of(self, trial: Trial) -> tuple[Schedule, Sequence[Mapping[str, int]]]:
