@@ -144,7 +144,8 @@ def test_job_whose_leader_is_killed_while_it_saves_its_result_fails_and_creates_
     job.look(20.0)
     assert (job.world.status["phase"], job.world.status["reason"]) == (
         "Failed",
-        f"training finished at step 150, but the script failed afterwards on {NAMES[0]}: it was killed by SIGKILL",
+        f"training finished at step 150, but the script failed afterwards on {NAMES[0]}: it was killed by SIGKILL: "
+        "perhaps for want of memory (its limit is 256Mi)",
     )
     assert {api.get("pods", name)["metadata"]["uid"] for name in NAMES} == uids
 

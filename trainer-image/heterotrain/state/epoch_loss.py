@@ -19,11 +19,9 @@ class EpochLoss:
 
     def __init__(self) -> None:
         self.last = math.nan  # the mean of the newest epoch that has ended
-        self._known = (
-            0.0,
-            0.0,
-        )  # over all workers in the epoch under way: the sum of losses, and what it is divided by
-        self._unsent = (0.0, 0.0)  # of this worker
+        # In the epoch under way, of all workers and what this one has not sent: the sum of losses, and what divides it.
+        self._known = (0.0, 0.0)
+        self._unsent = (0.0, 0.0)
 
     def add(self, losses: float, weight: float) -> None:
         """The sum of losses over this worker's part of a committed step, and over how many samples, or counts."""
