@@ -129,14 +129,16 @@ def last_words(error: str, leaving: Leaving | None, stop: StopRequest, shown: Wo
     which is None if the script has prepared nothing. `shown` is what the worker's metrics show."""
     finished = leaving is not None and leaving.finished
     message = error
+    # A request to stop may itself end the loop, wherever in it the script is.
+    left_loop = "" if error or finished or leaving is None or stop.requested else leaving.left_loop
     stopped = not error and leaving is not None and leaving.stopped
     if stopped:
         why = "asked to stop" if stop.requested else "another worker was asked to stop"
         message = f"{why}; left after step {step}"
     elif not error and leaving is not None and leaving.left:
         message = f"the job goes on without this worker, which left after step {step}"
-    elif not error and not finished and leaving is not None and leaving.left_loop:
-        message = leaving.left_loop
+    elif left_loop:
+        message = left_loop
     elif not error and not finished:
         total = shown.total_steps
         message = f"the script ended before the job's last step (step {step} of {total or 'unknown'})"
@@ -147,6 +149,6 @@ def last_words(error: str, leaving: Leaving | None, stop: StopRequest, shown: Wo
         asked_to_stop=stopped,
         evaluated=shown.evaluated,
         left=not error and leaving is not None and leaving.left,
-        script_error=not error and not stopped and not finished and leaving is not None and bool(leaving.left_loop),
+        script_error=bool(left_loop) and not stopped,
         leader=leaving.leader if leaving is not None and finished else None,
     )
