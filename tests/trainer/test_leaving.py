@@ -267,7 +267,7 @@ def test_peers_of_a_frozen_leader_still_learn_that_they_are_to_stop(tmp_path: Pa
         gang.processes[0].send_signal(signal.SIGSTOP)
         # One ends, so the other one waits for the leader, which may go on elsewhere.
         gang.processes[2].kill()
-        gang.await_log(1, "will be replayed")
+        gang.await_log(1, "waiting for w-0")
         gang.processes[1].send_signal(signal.SIGTERM)
         assert gang.wait_for(1) == contract.EXIT_PREEMPTED
 
