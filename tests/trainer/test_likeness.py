@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 import heterotrain
 from heterotrain import worker_metrics as table
 from heterotrain.contract import TrainingConfig
+from heterotrain.data import likeness
 from heterotrain.data.likeness import NOT_COMPARED, chosen, described, differ
 from heterotrain.data.loading import Loader, Source
 from trainer.gang import Gang
@@ -118,6 +119,18 @@ def test_augmentation_draws_the_same_on_all_workers_and_data_with_numbers_of_the
         "the loop raises it, if it comes to it"
     )
     assert not differ(NOT_COMPARED, text(1), exact=True)
+
+
+def test_samples_that_take_long_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def slowly(index: int) -> int:
+        read.append(index)
+        return index
+
+    monkeypatch.setattr(likeness.time, "monotonic", lambda: 3.0 * len(read))
+    assert described(slowly, [4, 5, 6]) == [NOT_COMPARED] * 3
+    assert read == [4, 5], "a loader's timeout is for batches of few samples, perhaps"
 
 
 @pytest.mark.processes
