@@ -6,6 +6,7 @@ from collections import OrderedDict, deque, namedtuple
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
