@@ -142,7 +142,8 @@ def test_a_worker_with_other_data_is_refused_by_name_and_sample_at_the_start_and
         gang.start(0, command=[*command, "--darker", "train"])
         gang.change({0: 24, 1: 24, 2: 16}, continues=1)
         assert gang.wait_for(2) == 1
-        assert "w-2 has another sample" in gang.ending(2).message
+        message = gang.ending(2).message
+        assert "w-2 has another sample" in message and "compare_samples=False" in message
         step = gang.metric(0, table.STEP.name)
         assert step is not None
         gang.await_step(int(step) + 5)
