@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 import heterotrain
 from heterotrain import worker_metrics as table
 from heterotrain.contract import TrainingConfig
+from heterotrain.data import likeness
 from heterotrain.data.likeness import NOT_COMPARED, chosen, described, differ
 from heterotrain.data.loading import Loader, Source
 from trainer.gang import Gang
@@ -120,6 +121,18 @@ def test_augmentation_draws_the_same_on_all_workers_and_data_with_numbers_of_the
     assert not differ(NOT_COMPARED, text(1), exact=True)
 
 
+def test_samples_that_take_long_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def slowly(index: int) -> int:
+        read.append(index)
+        return index
+
+    monkeypatch.setattr(likeness.time, "monotonic", lambda: 3.0 * len(read))
+    assert described(slowly, [4, 5, 6]) == [NOT_COMPARED] * 3
+    assert read == [4, 5], "a loader's timeout is for batches of few samples, perhaps"
+
+
 @pytest.mark.processes
 def test_a_worker_with_other_data_is_refused_by_name_and_sample_at_the_start_and_as_a_joiner(tmp_path: Path) -> None:
     command = ["tests/trainer/scripts/loaders.py", "--workers", "1", "--out", str(tmp_path)]
@@ -129,7 +142,8 @@ def test_a_worker_with_other_data_is_refused_by_name_and_sample_at_the_start_and
         gang.start(0, command=[*command, "--darker", "train"])
         gang.change({0: 24, 1: 24, 2: 16}, continues=1)
         assert gang.wait_for(2) == 1
-        assert "w-2 has another sample" in gang.ending(2).message
+        message = gang.ending(2).message
+        assert "w-2 has another sample" in message and "compare_samples=False" in message
         step = gang.metric(0, table.STEP.name)
         assert step is not None
         gang.await_step(int(step) + 5)

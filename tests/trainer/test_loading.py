@@ -369,10 +369,13 @@ class Sized:
 
 
 class Unsized:
-    """A sampler without end or length."""
+    """A sampler without a length; and without an end, unless it is given one."""
+
+    def __init__(self, entries: Callable[[], Iterator[int]] = lambda: cycle(range(LENGTH))) -> None:
+        self.entries = entries
 
     def __iter__(self) -> Iterator[int]:
-        return cycle(range(LENGTH))
+        return self.entries()
 
 
 @pytest.mark.parametrize(
@@ -384,8 +387,8 @@ class Unsized:
         (["a"], False, "does not yield indices"),
         ([(1, 2)], False, "does not yield indices"),
         ([torch.tensor([1.5])], True, "does not yield indices"),
-        (Sized(lambda: cycle([5]), 130), False, r"Sized: .* says 130 by its __len__\(\), and has more than 130"),
-        (Sized(lambda: cycle([[5] * 8]), 4), True, r"Sized: .* says 4 by its __len__\(\), and has more than 104"),
+        (Sized(lambda: cycle([5]), 130), False, r"Sized: .* says 130 by its __len__\(\), and has more than 1600"),
+        (Sized(lambda: cycle([[5] * 8]), 4), True, r"Sized: .* says 4 by its __len__\(\), and has more than 1600"),
         (Unsized(), False, r"Unsized: seems never to end: it has no __len__\(\)"),
         (BatchSampler(Unsized(), 8, False), True, "BatchSampler: seems never to end"),
         (Sized(lambda: cycle([5]), sys.maxsize), False, "Sized: seems never to end"),
@@ -401,6 +404,11 @@ def test_an_order_that_workers_would_not_agree_on_or_that_never_ends_is_refused(
 @pytest.mark.parametrize("declared", [1, 1000])
 def test_a_sampler_that_ends_may_be_wrong_about_its_length(declared: int) -> None:
     assert Order(LENGTH, SEED, Sized(lambda: iter(range(30)), declared)).length == 30
+    assert Order(LENGTH, SEED, Sized(lambda: iter([*range(LENGTH)] * 3), declared)).length == 3 * LENGTH
+
+
+def test_a_sampler_without_a_length_may_draw_samples_often() -> None:
+    assert Order(LENGTH, SEED, Unsized(lambda: iter([*range(LENGTH)] * 3))).length == 3 * LENGTH
 
 
 @given(

@@ -6,6 +6,7 @@ from collections import OrderedDict, deque, namedtuple
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -183,12 +184,13 @@ def test_batch_norm_is_found_and_sync_batch_norm_refused() -> None:
         has_batch_norm(nn.Sequential(nn.SyncBatchNorm(1)))
 
 
-def test_who_lags_behind_keeps_the_buffers_that_have_seen_its_own_samples() -> None:
-    model = nn.BatchNorm1d(2)
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "TorchScript"])
+def test_who_lags_behind_keeps_the_buffers_that_have_seen_its_own_samples(*, compiled: bool) -> None:
+    model: Any = torch.jit.script(nn.BatchNorm1d(2)) if compiled else nn.BatchNorm1d(2)
     buffers = SharedBuffers(model)
     others = {name: torch.full_like(value, 7) for name, value in model.state_dict().items()}
     for samples, expected in ((0, 7.0), (4, 3.0)):
-        assert model.running_mean is not None
         model.running_mean.fill_(3)
         buffers.saw(samples)
         with buffers.kept():

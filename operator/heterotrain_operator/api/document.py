@@ -63,9 +63,9 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_TAG}timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(
-    f"{_TAG}float", re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"), list("-+.0123456789")
-)
+NUMBER_TAG, NUMBER = f"{_TAG}float", re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
+"""Numbers such as 1e-3, which PyYAML takes for text: all other readers of YAML take them for numbers."""
+_Loader.add_implicit_resolver(NUMBER_TAG, NUMBER, list("-+.0123456789"))
 
 
 def read_document(path: Path) -> object:

@@ -15,7 +15,7 @@ import yaml
 
 from heterotrain_operator.api import API_VERSION, KIND, ManifestError, Problem, parse_manifest
 from heterotrain_operator.api.base import MAX_GROUP_NAME
-from heterotrain_operator.api.document import near_miss
+from heterotrain_operator.api.document import NUMBER, NUMBER_TAG, near_miss
 from heterotrain_operator.cli.script_look import Asked
 from heterotrain_operator.clusters.local import gpus
 
@@ -193,10 +193,13 @@ def manifest_text(document: dict[str, Any]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes no anchors, which a reader would have to follow."""
+    """Writes no anchors, which a reader would have to follow, and quotes around all text that reads like a number."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
+
+
+_Dumper.add_implicit_resolver(NUMBER_TAG, NUMBER, None)
 
 
 def _milli(limit: Decimal) -> int:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from heterotrain_operator.api import ManifestError, load_manifest, parse_manifest
+from heterotrain_operator.api.document import document_in
 from heterotrain_operator.cli.local.checks import Options, prepare, script_at
 from heterotrain_operator.cli.local.run import crowding, in_force
 from heterotrain_operator.cli.main import main
@@ -45,13 +46,13 @@ def test_script_is_a_job_by_itself(script: Path) -> None:
 
 
 def test_workers_and_the_end_are_as_asked(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--workers", "0.5,1.0,500m", "--global-batch", "30", "--steps", "7", "--", "--lr", "0.1"]
+    asked = ["--workers", "0.5,1.0,500m", "--global-batch", "30", "--steps", "7", "--", "--lr", "1e-3"]
     assert main(["run", script.name, "--print-manifest", *asked]) == 0
-    job = parse_manifest(yaml.safe_load(capsys.readouterr().out))
+    job = parse_manifest(document_in(capsys.readouterr().out, script))
     assert [(group.name, group.replicas) for group in job.spec.worker_groups] == [("cpu-1000m", 1), ("cpu-500m", 2)]
     assert (job.spec.global_batch_size, job.spec.training.steps) == (30, 7)
     container = job.spec.worker_groups[1].template["spec"]["containers"][0]
-    assert container["command"] == ["python", script.name, "--lr", "0.1"]
+    assert container["command"] == ["python", script.name, "--lr", "1e-3"]
     assert container["resources"]["limits"] == {"cpu": "500m"}
 
 

@@ -14,6 +14,7 @@ import hashlib
 import math
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import Any
@@ -28,6 +29,7 @@ SAMPLE = "sample"
 """With this the names of traits begin that describe samples."""
 
 _SAMPLES, _READS = 4, 3
+_LONGEST = 5.0  # seconds of reading: a start need not wait longer, and a loader's `timeout` is mostly longer
 _MOST_PARTS = 20_000
 _DEEPEST = 8
 _SAME_SUM = 1e-3
@@ -41,13 +43,18 @@ def chosen(length: int, seed: int) -> list[int]:
 
 
 def described(read: Callable[[int], Any], indices: Sequence[int]) -> list[str]:
-    """Each sample as others are told of it; all are `NOT_COMPARED` if one of them differs when it is read again."""
+    """Each sample as others are told of it; all are `NOT_COMPARED` if one of them differs when it is read again, or if
+    reading them takes long."""
+    found: dict[int, str] = {}
+    until = time.monotonic() + _LONGEST
     try:
-        found = [_text_of(read(index)) for index in indices]
-        same = all([_text_of(read(index)) for index in indices] == found for _ in range(_READS - 1))
+        for index in [*indices] * _READS:
+            text = _text_of(read(index))
+            if found.setdefault(index, text) != text or time.monotonic() > until:
+                return [NOT_COMPARED] * len(indices)
     except Exception:  # noqa: BLE001  # whatever it is, the loop raises it if it comes to that sample
-        same = False
-    return found if same else [NOT_COMPARED] * len(indices)
+        return [NOT_COMPARED] * len(indices)
+    return [found[index] for index in indices]
 
 
 def differ(one: str, other: str, *, exact: bool) -> bool:

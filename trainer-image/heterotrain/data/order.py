@@ -28,7 +28,8 @@ LARGE = 1 << 22
 _BLOCK = 16384
 
 _MOST_OF_EACH, _MOST_DRAWS = 16, 1 << 24
-"""How often a sampler may draw each sample in an epoch, or so many draws: above both it is taken for endless."""
+"""How often a sampler may draw each sample in an epoch, or so many draws: above both it is taken for endless; without a
+length that says so, above either."""
 
 
 class Order:
@@ -150,11 +151,12 @@ class Order:
             return None
 
     def _check_bound(self, entries: int, samples: int, declared: int | None) -> None:
-        """Raises ValueError for a sampler that goes on after as many entries as it has by its own word, and as many
-        samples as there are: many a `__len__` is a little wrong, but what goes on after both may never end. Some that
-        never end have the largest number for a length."""
+        """Raises ValueError for a sampler that goes on after as many entries as it has by its own word, and each sample
+        often: many a `__len__` is missing or wrong where samples are drawn more than once, but what goes on after both
+        may never end. Some that never end have the largest number for a length."""
         most = max(_MOST_DRAWS, _MOST_OF_EACH * self._dataset_length)
-        if max(samples, declared or 0) < most and (samples < self._dataset_length or entries < (declared or 0)):
+        undeclared = max(self._dataset_length, min(_MOST_DRAWS, _MOST_OF_EACH * self._dataset_length))
+        if max(samples, declared or 0) < most and (samples < undeclared or entries < (declared or 0)):
             return
         says = "has no __len__()" if declared is None else f"says {declared} by its __len__()"
         raise ValueError(

@@ -101,7 +101,10 @@ class SharedBuffers:
         self.statistics = RunningStatistics(module)
         pooled = set(self.statistics.places())
         self._others = [
-            _Place(owner, name) for owner in module.modules() for name in owner._buffers if (owner, name) not in pooled
+            _Place(owner, name)
+            for owner in module.modules()
+            for name, _ in owner._buffers.items()  # TorchScript's are no dict, but have this
+            if (owner, name) not in pooled
         ]
         self._samples = 0
 
@@ -148,5 +151,5 @@ class SharedBuffers:
         self._samples = 0
 
     def _present(self) -> list[torch.Tensor]:
-        found = (place.owner._buffers.get(place.name) for place in self._others)
+        found = (getattr(place.owner, place.name, None) for place in self._others)
         return [torch.empty(0) if buffer is None else buffer for buffer in found]

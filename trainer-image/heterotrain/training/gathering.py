@@ -32,6 +32,10 @@ KIND = "kind"
 
 _POLL_SECONDS = 0.02
 _MEETS_PER_SECOND = 50
+_IF_MEANT = (
+    "; random data that are made before join() need a seed; where samples differ by what is not trained on, such as a "
+    "path, leave that out of them, or set prepare(..., compare_samples=False)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +279,8 @@ class Gathering:
             for trait in (name for name in self._maker.traits if name not in (DEVICE, KIND)):
                 # A library from before that trait does not say which it is.
                 found, wanted = theirs.get(trait, "unsaid"), first.get(trait, "unsaid")
-                if trait.startswith(f"{likeness.SAMPLE} "):
+                is_sample = trait.startswith(f"{likeness.SAMPLE} ")
+                if is_sample:
                     differs = likeness.differ(found, wanted, exact=theirs.get(KIND) == first.get(KIND))
                 else:
                     differs = found != wanted
@@ -283,6 +288,7 @@ class Gathering:
                     raise ValueError(
                         f"{member.name} has another {trait} than {plan.leader} ({found} and {wanted}); all workers "
                         "must run the same script on the same data, with the same version of this library"
+                        f"{_IF_MEANT if is_sample else ''}"
                     )
 
 

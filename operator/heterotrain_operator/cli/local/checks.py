@@ -230,7 +230,11 @@ def _resume_problems(options: Options, durable: Path | None) -> Iterator[Problem
     if options.is_compared and options.resume:
         yield Problem("--resume", "several trials each start from the beginning; there is none to resume")
     elif durable is None and options.resume:
-        yield Problem("--resume", "the job has no spec.checkpoint.path, so no checkpoint to resume from is kept")
+        yield Problem(
+            "--resume",
+            "the job has no spec.checkpoint.path, so no checkpoint to resume from is kept; "
+            "--print-manifest writes a script's manifest, which may have one",
+        )
 
 
 def _unasked_resume(durable: Path) -> Iterator[Problem]:
