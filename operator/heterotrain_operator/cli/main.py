@@ -24,6 +24,7 @@ from heterotrain_operator.cli.parser import parse, parser
 from heterotrain_operator.cli.past_runs import list_runs
 from heterotrain_operator.cli.script_job import IMAGE, ScriptJob, init, is_script, text_of
 from heterotrain_operator.cli.script_look import look_at
+from heterotrain_operator.experiments.trials.stop import Interrupted
 
 FOR_SCRIPTS = ("workers", "global_batch", "epochs", "steps", "print_manifest")
 """Options of `run` for what a manifest would state itself."""
@@ -145,6 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(asked, words)
     except ManifestError as error:
         return _refuse(_subject(asked), error)
+    except Interrupted as stopped:
+        return stopped.exit_code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:

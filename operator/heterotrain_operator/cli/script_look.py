@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -19,9 +20,13 @@ from pathlib import Path
 
 from heterotrain.contract import ENV_LOOK
 from heterotrain.foreign import is_whole
+from heterotrain_operator.clusters.local.limits.mechanism import launcher
+from heterotrain_operator.experiments.trials.stop import stop_signals
 
 LOOK_SECONDS = 60.0
 """A script that takes longer to come to its `join()`, or to `prepare()`, is not waited for: defaults hold."""
+
+_POLL_SECONDS = 0.05
 
 OWN_PREFIX = "HETEROTRAIN_"
 
@@ -39,22 +44,26 @@ class Asked:
 
 def look_at(script: Path, arguments: Sequence[str], seconds: float = LOOK_SECONDS) -> Asked:
     """What a script asks for; nothing where it comes to no `join()` in time. What goes wrong with it is not said here:
-    the workers that run it say that."""
-    with tempfile.TemporaryDirectory(prefix="heterotrain-look-", ignore_cleanup_errors=True) as folder:
+    the workers that run it say that. The script never outlives this process. Raises Interrupted."""
+    with (
+        stop_signals() as stop,
+        tempfile.TemporaryDirectory(prefix="heterotrain-look-", ignore_cleanup_errors=True) as folder,
+    ):
         answer = Path(folder) / "asked.json"
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIX)}
         process = subprocess.Popen(
-            [sys.executable, str(script), *arguments],
+            [*launcher(()), sys.executable, str(script), *arguments],
             env=inherited | {ENV_LOOK: str(answer), "TMPDIR": folder},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        deadline = time.monotonic() + seconds
         try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            pass
+            while process.poll() is None and time.monotonic() < deadline:
+                stop.check()
+                time.sleep(_POLL_SECONDS)
         finally:
             with suppress(ProcessLookupError):  # also what it started
                 os.killpg(process.pid, signal.SIGKILL)

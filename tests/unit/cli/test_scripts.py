@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,15 @@ def test_a_look_at_a_script_ends_at_its_join(call: str, asked: Asked, script: Pa
     script.write_text(LOOKED_AT.format(call=call), "utf-8")
     assert look_at(script, ["--epochs", "4"], 1.0 if "sleep" in call else 120.0) == asked
     assert not (script.parent / "too-far").exists()
+
+
+def test_a_script_that_is_looked_at_ends_with_the_command(script: Path) -> None:
+    say = "print(os.getpid(), file=open('pid', 'w'), flush=True)"
+    ask = f"os.kill({os.getpid()}, signal.SIGTERM)"
+    script.write_text(f"import os, signal, time\n{say}\n{ask}\ntime.sleep(600)\n", "utf-8")
+    assert main(["run", script.name]) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(Path("pid").read_text("utf-8")), 0)
 
 
 def test_what_is_in_force_is_said_first_with_who_said_it(script: Path) -> None:

@@ -39,7 +39,10 @@ def test_member_that_ends_just_before_the_first_one_finishes_starts_nobody_again
     ends(world, B, how)
     for name in (A, C):
         ends(world, name, "finish")
-    assert (world.tick().phase, world.memory.budget.restarts) == ("Succeeded", 0)
+    decision = world.tick()
+    assert (decision.phase, world.memory.budget.restarts) == ("Succeeded", 0)
+    failed = how in ("kill", "preempt", "script")
+    assert (f"2 of 3 workers finished the job's last step; {B} " in decision.reason) == failed
 
 
 def test_worker_on_a_node_that_is_lost_is_waited_for_until_that_is_known() -> None:

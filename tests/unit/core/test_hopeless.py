@@ -141,6 +141,8 @@ def test_the_only_worker_proves_by_its_code_alone_that_its_command_is_wrong(code
     world = alone()
     start_and_end(world, (code, "no"))
     assert world.tick().phase == phase
+    if phase == "Failed":
+        assert failure(world)[1].startswith("the only worker ended before the first step: job-a-0 exited")
 
 
 @pytest.mark.parametrize(

@@ -152,9 +152,10 @@ def _no_other_end(job: Job, facts: Facts, memory: Remembered) -> tuple[Incident,
     if not (alike(facts.failed, memory) and is_proof(job, facts.failed, memory)):
         return None
     one = facts.failed[0]
-    who = "the only worker" if len(facts.failed) == 1 else f"all {len(facts.failed)} workers"
-    times = " twice" if len(facts.failed) == 1 and is_repeated(one, memory) else ""
-    return Incident.FAILED_ALIKE, f"{who} ended in the same way{times} before the first step: {described_end(one)}"
+    how = f"all {len(facts.failed)} workers ended in the same way"
+    if len(facts.failed) == 1:
+        how = f"the only worker ended{' in the same way twice' if is_repeated(one, memory) else ''}"
+    return Incident.FAILED_ALIKE, f"{how} before the first step: {described_end(one)}"
 
 
 def _never_joined(facts: Facts, memory: Remembered) -> tuple[Incident, str] | None:

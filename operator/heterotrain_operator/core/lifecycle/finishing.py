@@ -77,8 +77,12 @@ def judged(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Deci
         return None
     if not finish.ending:  # whoever led is among those that were lost
         return _failed(job, facts, memory, now, next(_lost(facts), None))
-    who = "the only worker" if len(facts.finished) == 1 else f"all {len(facts.finished)} workers"
-    message = f"{who} finished the job's last step"
+    done = len(facts.finished)
+    who = "the only worker" if done == 1 else f"all {done} workers"
+    before = [worker for worker in facts.failed if not worker.finished and not _was_let_go(worker)]
+    if before:  # perhaps so near to the end that nothing has been said of it
+        who = f"{done} of {done + len(before)} workers"
+    message = "; ".join([f"{who} finished the job's last step", *map(described_departure, before)])
     return ending(job, facts, memory, now, outcome="Succeeded", code="JobSucceeded", message=message)
 
 
