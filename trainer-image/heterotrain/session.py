@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import math
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -76,7 +77,7 @@ def join(
     worker = Worker.from_environment(os.environ)
     check_process(is_in_job=worker is not None)
     if worker is None:
-        _answer_look(final=batch_size is not None, epochs=epochs, steps=steps, batch_size=batch_size, seed=seed)
+        _answer_look(final=batch_size is not None, epochs=epochs, steps=steps, batch_size=batch_size, seed=seed or None)
         if epochs is None and steps is None:
             epochs = 1
         return Session(None, TrainingConfig(epochs=epochs, steps=steps, seed=seed), batch_size)
@@ -90,7 +91,10 @@ def _answer_look(*, final: bool, **given: int | None) -> None:
         return
     answer = Path(path)
     known = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {}
-    known |= {name: int(value) for name, value in given.items() if value is not None}
+    for name, value in given.items():
+        if value is not None:
+            # What is no whole number goes on as text, and is refused by its name.
+            known[name] = operator.index(value) if hasattr(value, "__index__") else repr(value)
     answer.write_text(json.dumps(known), encoding="utf-8")
     if final:
         os._exit(0)  # nothing that the script does at its end has anything to do yet

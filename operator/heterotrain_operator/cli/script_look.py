@@ -19,7 +19,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from heterotrain.contract import ENV_LOOK
-from heterotrain.foreign import is_whole
+from heterotrain.foreign import is_whole, shown
+from heterotrain_operator.api import ManifestError, Problem
 from heterotrain_operator.clusters.local.limits.mechanism import launcher
 from heterotrain_operator.experiments.trials.stop import stop_signals
 
@@ -44,7 +45,8 @@ class Asked:
 
 def look_at(script: Path, arguments: Sequence[str], seconds: float = LOOK_SECONDS) -> Asked:
     """What a script asks for; nothing where it comes to no `join()` in time. What goes wrong with it is not said here:
-    the workers that run it say that. The script never outlives this process. Raises Interrupted."""
+    the workers that run it say that. The script never outlives this process. Raises Interrupted, and
+    ManifestError where it asks for what cannot be."""
     with (
         stop_signals() as stop,
         tempfile.TemporaryDirectory(prefix="heterotrain-look-", ignore_cleanup_errors=True) as folder,
@@ -68,16 +70,21 @@ def look_at(script: Path, arguments: Sequence[str], seconds: float = LOOK_SECOND
             with suppress(ProcessLookupError):  # also what it started
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        return _read(answer)
+        return _read(answer, script.name)
 
 
-def _read(answer: Path) -> Asked:
+def _read(answer: Path, script: str) -> Asked:
+    """Raises ManifestError where the script asks for what cannot be: alone it would fail, and in a job say nothing."""
     try:
         found = json.loads(answer.read_text(encoding="utf-8")[:10_000])
     except (OSError, ValueError):
         return Asked()
     if not isinstance(found, dict):
         return Asked()
-    least = {"seed": 0}
-    values = {each.name: found.get(each.name) for each in fields(Asked)}
-    return Asked(**{name: value for name, value in values.items() if is_whole(value) and value >= least.get(name, 1)})
+    values = {each.name: found[each.name] for each in fields(Asked) if found.get(each.name) is not None}
+    for name, value in values.items():
+        least = 0 if name == "seed" else 1
+        if not is_whole(value, low=least):
+            said = f"must be a whole number of at least {least}, found {shown(value)}"
+            raise ManifestError([Problem(f"{script}: {name} of join()", said)])
+    return Asked(**values)

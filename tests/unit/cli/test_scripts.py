@@ -103,6 +103,18 @@ def test_a_look_at_a_script_ends_at_its_join(call: str, asked: Asked, script: Pa
     assert not (script.parent / "too-far").exists()
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [("batch_size=0", "batch_size of join(): must be a whole number of at least 1, found 0"), ("epochs=2.5", "2.5")],
+)
+def test_what_alone_would_fail_in_join_is_refused(
+    call: str, words: str, script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script.write_text(f"import heterotrain\nheterotrain.join({call})\n", "utf-8")
+    assert main(["run", script.name]) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_a_script_that_is_looked_at_ends_with_the_command(script: Path) -> None:
     say = "print(os.getpid(), file=open('pid', 'w'), flush=True)"
     ask = f"os.kill({os.getpid()}, signal.SIGTERM)"
