@@ -196,6 +196,12 @@ def _add_script_options(command: argparse.ArgumentParser) -> None:
         metavar="N",
         help="samples per step, over all workers (default: 64 for each)",
     )
+    script.add_argument(
+        "--checkpoints",
+        type=Path,
+        metavar="DIR",
+        help="keep checkpoints there, so that --resume can go on from them (default: they go with the run)",
+    )
     end = script.add_mutually_exclusive_group()
     end.add_argument("--epochs", type=arguments.whole(1), metavar="N", help="passes over the data (default: 1)")
     end.add_argument("--steps", type=arguments.whole(1), metavar="N", help="steps, instead of epochs")

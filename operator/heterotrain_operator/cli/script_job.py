@@ -54,8 +54,9 @@ WORKERS = (WorkerSpec(Decimal(1)), WorkerSpec(Decimal("0.5")), WorkerSpec(Decima
 
 @dataclass(frozen=True, slots=True)
 class ScriptJob:
-    """A script with its arguments, its workers, samples per step, the end (epochs or steps), and the seed. Where a
-    field is None, what the script itself says counts (`asked`), and then a default of this module.
+    """A script with its arguments, its workers, samples per step, the end (epochs or steps), the seed, and the folder
+    where checkpoints are kept (None: they go with the run). Where another field is None, what the script itself says
+    counts (`asked`), and then a default of this module.
     """
 
     script: Path
@@ -65,6 +66,7 @@ class ScriptJob:
     steps: int | None = None
     arguments: tuple[str, ...] = ()
     seed: int | None = None
+    checkpoints: Path | None = None
     asked: Asked = field(default_factory=Asked)
 
     @property
@@ -143,11 +145,12 @@ def document_of(job: ScriptJob, *, for_cluster: bool = False, image: str = IMAGE
         _group_of(job, spec, len(list(alike)), known, image if for_cluster else None)
         for spec, alike in groupby(workers)
     ]
+    kept = {} if job.checkpoints is None else {"checkpoint": {"path": str(job.checkpoints.absolute())}}
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": job_name(job.script)},
-        "spec": {"workerGroups": groups, "training": terms_of(job, len(workers)).training},
+        "spec": {"workerGroups": groups, "training": terms_of(job, len(workers)).training, **kept},
     }
 
 

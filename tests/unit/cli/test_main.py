@@ -165,9 +165,7 @@ def test_checkpoints_are_not_continued_or_lost_by_accident(
 
 def test_the_command_that_resumes_repeats_the_options_of_the_run() -> None:
     options = Options(Path("my job.yaml"), policy="Static", schedule=Path("s.yaml"))
-    assert shlex.join(options.words_to_resume()) == (
-        "heterotrain run 'my job.yaml' --resume --policy Static --schedule s.yaml"
-    )
+    assert options.how_to_resume() == ("heterotrain run 'my job.yaml' --resume --policy Static --schedule s.yaml")
 
 
 def test_help_divides_commands_by_where_they_look_and_run_has_examples(heterotrain: Run) -> None:

@@ -75,6 +75,13 @@ def test_workers_are_counted(
     assert [(group.name, group.replicas) for group in job.spec.worker_groups] == workers
 
 
+def test_checkpoints_of_a_script_are_kept_where_it_is_said(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", script.name, "--print-manifest", "--checkpoints", "kept"]) == 0
+    job = parse_manifest(yaml.safe_load(capsys.readouterr().out))
+    assert job.spec.checkpoint.path == str(script.parent / "kept")
+    assert Options(script, script=ScriptJob(script)).how_to_resume() == "the same command and --resume"
+
+
 LOOKED_AT = """
 import argparse, atexit, heterotrain
 parser = argparse.ArgumentParser()

@@ -6,6 +6,7 @@ Scripts are looked for where the job would look for them, else beside its manife
 from __future__ import annotations
 
 import copy
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,8 +67,10 @@ class Options:
             return manifest_text(document_of(self.script))
         return self.manifest.read_text(encoding="utf-8")
 
-    def words_to_resume(self) -> list[str]:
+    def how_to_resume(self) -> str:
         """The command that resumes the run after it was interrupted."""
+        if self.script is not None:
+            return "the same command and --resume"
         words = ["heterotrain", "run", str(self.manifest), "--resume"]
         if self.policy:
             words += ["--policy", self.policy]
@@ -75,7 +78,7 @@ class Options:
             words += ["--seed", str(self.seed)]
         if self.schedule:
             words += ["--schedule", str(self.schedule)]
-        return words
+        return shlex.join(words)
 
 
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
@@ -232,8 +235,8 @@ def _resume_problems(options: Options, durable: Path | None) -> Iterator[Problem
     elif durable is None and options.resume:
         yield Problem(
             "--resume",
-            "the job has no spec.checkpoint.path, so no checkpoint to resume from is kept; "
-            "--print-manifest writes a script's manifest, which may have one",
+            "the job has no spec.checkpoint.path, so no checkpoint to resume from is kept; a script's are kept in the "
+            "folder that --checkpoints names",
         )
 
 

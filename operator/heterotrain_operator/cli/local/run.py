@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import re
-import shlex
 import sys
 import tempfile
 import time
@@ -166,7 +165,7 @@ def print_how_to_go_on(
         return
     if not has_failed or checkpoints.newest_step(experiment.durable) is not None:
         begin = "Once that is mended, go on with" if has_failed else "Go on with"
-        say(console, f"{begin}: {shlex.join(options.words_to_resume())}", "yellow")
+        say(console, f"{begin}: {options.how_to_resume()}", "yellow")
 
 
 def write_report(
