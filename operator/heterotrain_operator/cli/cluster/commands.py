@@ -141,9 +141,14 @@ def run_command(asked: argparse.Namespace, program: str) -> int:
         return BAD_INPUT if isinstance(error, AccessError | JobNotFoundError | WorkerNotFoundError) else NO_CLUSTER
 
 
+def _names_cluster(asked: argparse.Namespace) -> bool:
+    """Whether the command line itself says in which cluster to look."""
+    return bool(asked.namespace or asked.context or asked.kubeconfig)
+
+
 def _near_run(asked: argparse.Namespace) -> str:
     """Of a command that shows runs in this folder too: the job of nearly that name which was run here."""
-    if asked.command not in ("logs", "explain") or asked.cluster:
+    if asked.command not in ("logs", "explain") or asked.cluster or _names_cluster(asked):
         return ""
     from heterotrain_operator.experiments import runs  # noqa: PLC0415
 
@@ -157,7 +162,7 @@ def _of_run(asked: argparse.Namespace, program: str) -> int | None:
     from heterotrain_operator.cli.cluster import logs as logs_command  # noqa: PLC0415
     from heterotrain_operator.experiments import runs  # noqa: PLC0415
 
-    named = asked.namespace or asked.context or asked.kubeconfig
+    named = _names_cluster(asked)
     if (asked.local or asked.trial) and (named or asked.cluster):
         about = "--local and --trial are about runs in this folder, not about a cluster"
         sys.stderr.write(f"{program} {asked.command}: {about}\n")
