@@ -18,7 +18,7 @@ from heterotrain_operator.cli.local.checks import Options, prepare, script_at
 from heterotrain_operator.cli.local.run import crowding, in_force
 from heterotrain_operator.cli.main import main
 from heterotrain_operator.cli.script_job import ScriptJob, WorkerSpec, document_of, job_name
-from heterotrain_operator.cli.script_look import Asked, look_at
+from heterotrain_operator.cli.script_look import Asked
 from heterotrain_operator.clusters.local.limits import machine_cores
 from unit.cli.commands import TRAIN, manifest, start, write_manifest
 
@@ -80,46 +80,6 @@ def test_checkpoints_of_a_script_are_kept_where_it_is_said(script: Path, capsys:
     job = parse_manifest(yaml.safe_load(capsys.readouterr().out))
     assert job.spec.checkpoint.path == str(script.parent / "kept")
     assert Options(script, script=ScriptJob(script)).how_to_resume() == "the same command and --resume"
-
-
-LOOKED_AT = """
-import argparse, atexit, heterotrain
-parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, default=5)
-atexit.register(open("at-exit", "x").close)
-{call}
-open("too-far", "x").close()
-"""
-
-
-@pytest.mark.parametrize(
-    ("call", "asked"),
-    [
-        (
-            "heterotrain.join(epochs=parser.parse_args().epochs, batch_size=256, seed=7)",
-            Asked(epochs=4, batch_size=256, seed=7),
-        ),
-        ("raise ValueError", Asked()),
-        ("import time; time.sleep(600)", Asked()),
-    ],
-    ids=["options of the script", "fails", "comes to no end"],
-)
-def test_a_look_at_a_script_ends_at_its_join(call: str, asked: Asked, script: Path) -> None:
-    script.write_text(LOOKED_AT.format(call=call), "utf-8")
-    assert look_at(script, ["--epochs", "4"], 1.0 if "sleep" in call else 120.0) == asked
-    assert not (script.parent / "too-far").exists()
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [("batch_size=0", "batch_size of join(): must be a whole number of at least 1, found 0"), ("epochs=2.5", "2.5")],
-)
-def test_what_alone_would_fail_in_join_is_refused(
-    call: str, words: str, script: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script.write_text(f"import heterotrain\nheterotrain.join({call})\n", "utf-8")
-    assert main(["run", script.name]) == 2
-    assert words in capsys.readouterr().err
 
 
 def test_a_script_that_is_looked_at_ends_with_the_command(script: Path) -> None:
