@@ -93,6 +93,20 @@ def test_other_replica_takes_over_once_the_lease_has_run_out(first: Replica, sec
     assert first.reported == [True, False]
 
 
+def test_replica_that_reads_another_holder_stops_at_once_and_takes_a_lease_without_one(
+    first: Replica, api: ApiServer
+) -> None:
+    first.ask()
+    spec = api.the("leases", "heterotrain", "ops")["spec"]
+    api.change("leases", "heterotrain", {"spec": {**spec, "holderIdentity": "thief"}}, "ops")
+    assert not first.ask(2)
+    with pytest.raises(NotLeadingError):
+        first.leadership.check()
+    api.change("leases", "heterotrain", {"spec": {**spec, "holderIdentity": None}}, "ops")
+    assert first.ask(2)
+    assert first.reported == [True, False, True]
+
+
 def test_other_replica_takes_over_a_lease_that_is_given_back(first: Replica, second: Replica, api: ApiServer) -> None:
     first.ask()
     assert not second.ask()

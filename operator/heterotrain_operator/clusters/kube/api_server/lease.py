@@ -84,6 +84,8 @@ class Leadership:
         """Acquire or renew the Lease once, and report a change of who leads."""
         asked = self._clock()
         granted = self._granted()
+        if not granted and self._held_by_another():
+            self._held_until = asked  # "no answer" may be waited out, a refusal may not
         if not self.leading:
             self._report(False)  # also if it is held again: another may have held it in between
         if granted:
@@ -108,6 +110,11 @@ class Leadership:
         except (HTTPError, ApiException) as error:
             logger.warning("the Lease cannot be asked for: %s", error)
             return False
+
+    def _held_by_another(self) -> bool:
+        """Whether the Lease as it was last read names somebody else, who may act by now."""
+        record = self._election.observed_record
+        return record is not None and record.holder_identity not in (None, self.identity)
 
     def _give_back(self) -> None:
         """Let the next replica lead at once, not only when the Lease has run out."""
