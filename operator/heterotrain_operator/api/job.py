@@ -15,7 +15,6 @@ from heterotrain_operator.api.base import (
     SERVICE_NAME,
     Model,
     Name,
-    Text,
 )
 from heterotrain_operator.api.spec.batching import Batching
 from heterotrain_operator.api.spec.checkpoint import Checkpoint
@@ -31,8 +30,6 @@ from heterotrain_operator.api.status import JobStatus
 API_VERSION = "heterotrain.dev/v1alpha1"
 KIND = "HeteroTrainingJob"
 
-MAX_LABELS = 256
-
 
 class ObjectMeta(Model):
     """The metadata of a job: what users set, and what a cluster adds when it shows the object."""
@@ -47,12 +44,8 @@ class ObjectMeta(Model):
     namespace: Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=DNS_LABEL)] | None = Field(
         default=None, description="Namespace of the job."
     )
-    labels: Annotated[dict[Name, Text], Field(max_length=MAX_LABELS)] = Field(
-        default_factory=dict, description="Labels of the job."
-    )
-    annotations: Annotated[dict[Name, str], Field(max_length=MAX_LABELS)] = Field(
-        default_factory=dict, description="Annotations of the job."
-    )
+    labels: dict[str, str] = Field(default_factory=dict, description="Labels of the job.")
+    annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of the job.")
     generate_name: Name | None = Field(default=None, description="Set by the cluster.")
     uid: Name | None = Field(default=None, description="Set by the cluster.")
     resource_version: Name | None = Field(default=None, description="Set by the cluster.")
@@ -62,7 +55,7 @@ class ObjectMeta(Model):
     creation_timestamp: Name | None = Field(default=None, description="Set by the cluster.")
     deletion_timestamp: Name | None = Field(default=None, description="Set by the cluster.")
     deletion_grace_period_seconds: int | None = Field(default=None, description="Set by the cluster.")
-    finalizers: tuple[Name, ...] = Field(default=(), description="Who must agree before the job is gone.")
+    finalizers: tuple[str, ...] = Field(default=(), description="Who must agree before the job is gone.")
     owner_references: tuple[dict[str, Any], ...] = Field(default=(), description="What the job belongs to.")
     managed_fields: tuple[dict[str, Any], ...] = Field(default=(), description="Set by the cluster.")
     self_link: Name | None = Field(default=None, description="Set by old clusters.")

@@ -22,6 +22,17 @@ from heterotrain_operator.api.problems import ManifestError, Problem, render_pat
 from heterotrain_operator.api.rule import Rule
 from heterotrain_operator.api.rules import PLAN_FITS_INTO_A_CONFIG_MAP, RULES
 
+_READ_OF_METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+)
+"""Of an object in a cluster. Whatever else its metadata hold is Kubernetes' to judge, and was admitted by it."""
+
 _PLACEHOLDERS: dict[str, Any] = {
     "name": "placeholder",
     "template": {},
@@ -64,6 +75,8 @@ def parse_stored(document: object) -> tuple[HeteroTrainingJob, tuple[str, ...]]:
     Raises ManifestError with all else that is wrong with it.
     """
     plain = _plain(document)
+    if isinstance(metadata := plain.get("metadata"), dict):
+        plain["metadata"] = {name: metadata[name] for name in _READ_OF_METADATA if name in metadata}
     unknown = _unknown_locations(plain)
     for *parents, last in unknown:
         node: Any = plain

@@ -226,7 +226,7 @@ def refusing(verb: str, plural: str, code: int = 500, reason: str = "why not") -
 
     def refuse(asked: str, kind: str, name: str) -> None:
         if kind == plural and (verb in (asked, "*") or (verb == "write" and asked not in ("get", "list"))):
-            raise StatusError(code, "Refused", f"{reason}: {name}", causes=[{"field": "spec"}])
+            raise StatusError(code, "Refused", f"{reason}: {name}")
 
     return refuse
 

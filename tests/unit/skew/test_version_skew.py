@@ -186,14 +186,22 @@ def test_command_line_shows_a_job_of_the_next_operator_by_what_is_known() -> Non
 def test_job_admitted_by_the_next_resource_definition_is_read_and_its_unknown_fields_are_named() -> None:
     wanted = job()
     document = wanted.model_dump(mode="json", by_alias=True, exclude_none=True)
-    document["metadata"] |= UNKNOWN
+    # What else metadata may hold is Kubernetes' to judge: 253 characters of prefix, and more labels than anybody needs.
+    document["metadata"] |= {
+        **UNKNOWN,
+        "annotations": {f"{'d' * 253}/{'n' * 13}": ""},
+        "labels": {f"l{n}": "" for n in range(300)},
+    }
     document["spec"] |= UNKNOWN
     document["spec"]["training"] |= UNKNOWN
     document["spec"]["workerGroups"][1] |= UNKNOWN
     found, unknown = parse_stored(document)
-    assert found == wanted
+    assert (found.spec, found.metadata.name, found.metadata.uid) == (
+        wanted.spec,
+        wanted.metadata.name,
+        wanted.metadata.uid,
+    )
     assert sorted(unknown) == [
-        "metadata.fromTheFuture",
         "spec.fromTheFuture",
         "spec.training.fromTheFuture",
         "spec.workerGroups[1].fromTheFuture",

@@ -221,13 +221,17 @@ class Gateway:
         try:
             self._write("patch", "PATCH", path, kind, name, query=_MANAGED, body=body, content_type=JSON_PATCH)
         except GatewayError as error:
-            # A schema names the fields that it forbids; a test that failed is answered without a word.
-            another = error.status == UNPROCESSABLE and not error.causes
-            if another or error.status == NOT_FOUND:
+            # So is a failed test of the patch answered, and what a schema or a webhook refuses.
+            refused = error.status == UNPROCESSABLE
+            if error.status == NOT_FOUND or (refused and not self._is_there(namespace, name, uid)):
                 raise JobGoneError(f"job {namespace}/{name} of UID {uid} is gone") from error
             raise
 
     # --- inside ---------------------------------------------------------------------------------------------
+
+    def _is_there(self, namespace: str, name: str, uid: str) -> bool:
+        job = self.read(JOB_KIND, namespace, name)
+        return job is not None and job["metadata"].get("uid") == uid
 
     def _found(self, path: str, what: str) -> Document | None:
         try:

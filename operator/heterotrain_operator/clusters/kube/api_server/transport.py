@@ -52,15 +52,13 @@ Timeout = float | tuple[float, float]
 class GatewayError(Exception):
     """The API server refused or did not answer.
 
-    `status` is its HTTP status, None if there was none; `why` is what it said, without what it was asked; `causes`: it
-    named the fields at fault.
+    `status` is its HTTP status, None if there was none; `why` is what it said, without what it was asked.
     """
 
-    def __init__(self, message: str, status: int | None = None, *, why: str = "", causes: bool = False) -> None:
+    def __init__(self, message: str, status: int | None = None, *, why: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.why = why or message
-        self.causes = causes
 
 
 class ConflictError(GatewayError):
@@ -206,11 +204,9 @@ def _refused(what: str, status: int, reason: str, document: Mapping[str, Any]) -
     """What went wrong, with the API server's own message where it gave one."""
     answered = document.get("message")
     message, why = f"{what}: {answered or reason} (HTTP {status})", str(answered or f"{status} {reason}")
-    details = document.get("details")
-    causes = isinstance(details, dict) and bool(details.get("causes"))
     if status != CONFLICT:
-        return GatewayError(message, status, why=why, causes=causes)
-    conflict = ConflictError(message, status, why=why, causes=causes)
+        return GatewayError(message, status, why=why)
+    conflict = ConflictError(message, status, why=why)
     conflict.exists = document.get("reason") == "AlreadyExists"
     return conflict
 
