@@ -21,7 +21,7 @@ from heterotrain.contract import (
     TrainingConfig,
     parse_plan,
 )
-from heterotrain.foreign import MAX_WHOLE
+from heterotrain.foreign import MAX_WHOLE, as_text
 from hostile import spoilt_text
 
 PLAN = Plan(
@@ -136,3 +136,17 @@ def test_plan_says_what_it_continues_and_who_is_evicted_only_if_it_does() -> Non
 def test_who_is_evicted_is_a_list_of_few_uids_that_are_no_members(found: object, why: str) -> None:
     with pytest.raises(PlanError, match=why):
         parse_plan(plan_with({"evicted": found}))
+
+
+@pytest.mark.parametrize(
+    ("foreign", "plain"),
+    [
+        ("\x1b]0;pwned\x07\x1b[2J\x1b[31mall is well\x1b[8m\u202e\r\nnext", "all is well  \nnext"),
+        ("\x1b[", ""),
+        ("\x9b31m\ud800", " 31m?"),
+        ("plain: naïve 日本", "plain: naïve 日本"),
+    ],
+)
+def test_foreign_words_cannot_control_a_terminal(foreign: str, plain: str) -> None:
+    assert as_text(foreign, 100) == plain
+    assert Termination.from_text(json.dumps({**WORDS, "message": foreign})).message == plain

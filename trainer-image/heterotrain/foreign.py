@@ -71,20 +71,25 @@ def is_text(value: object, longest: int) -> TypeGuard[str]:
     return True
 
 
-def as_text(value: str, longest: int) -> str:
-    """The beginning of a string, with question marks for what UTF-8 cannot express."""
-    return value[:longest].encode(errors="replace").decode()
-
-
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -~])")
+
+
+def as_text(value: str, longest: int) -> str:
+    """The beginning of a string, as it may be shown on a terminal: without escape sequences, with spaces for what else
+    controls one (line ends stay) or the direction of writing, and question marks for what UTF-8 cannot express.
+    """
+    value = value[:longest].encode(errors="replace").decode()
+    if value.isprintable():
+        return value
+    return "".join(each if each.isprintable() or each == "\n" else " " for each in _ESCAPES.sub("", value))
 
 
 def last_lines(text: str, most: int, longest: int) -> list[str]:
     """The last lines of a log that say anything, at most so many, and of each the last characters, at most so many;
-    without colours and other control characters."""
-    lines = (_ESCAPES.sub("", line) for line in text.splitlines())
-    printable = ("".join(each if each.isprintable() else " " for each in line).strip() for line in lines)
-    return [as_text(line[-longest:], longest) for line in printable if line][-most:]
+    as they may be shown on a terminal.
+    """
+    lines = (as_text(line, len(line)).strip() for line in text.splitlines())
+    return [line[-longest:] for line in lines if line][-most:]
 
 
 def shown(value: object) -> str:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from heterotrain.contract import Plan
+from heterotrain.foreign import as_text
 from heterotrain_operator.api import ManifestError, parse_stored, to_core
 from heterotrain_operator.cli.cluster.job_state import JobState, moment, read_job
 from heterotrain_operator.cli.cluster.status import since
@@ -81,11 +82,14 @@ def _reported(event: Mapping[str, Any]) -> ReportedEvent:
     return ReportedEvent(
         moment=moment(last or event["metadata"].get("creationTimestamp")),
         count=series.get("count") or event.get("count") or 1,
-        kind=event.get("type", ""),
-        reason=event.get("reason", ""),
-        message=event.get("message", ""),
+        kind=as_text(event.get("type") or "", LONGEST_EVENT),
+        reason=as_text(event.get("reason") or "", LONGEST_EVENT),
+        message=as_text(event.get("message") or "", LONGEST_EVENT),
     )
 
+
+LONGEST_EVENT = 1024
+"""Characters of an event's message: Kubernetes admits no more."""
 
 STORY = frozenset(
     {

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heterotrain import contract
+from heterotrain.foreign import as_text
 from heterotrain_operator.api.quantity import parse_quantity
 from heterotrain_operator.clusters.kube.moments import unix_seconds
 from heterotrain_operator.clusters.kube.objects.names import LABEL_GROUP, LABEL_INDEX, LABEL_JOB, TRAINER_PORT
@@ -34,6 +35,7 @@ NO_INDEX = -1
 """Index of a pod whose index label is malformed."""
 
 LONGEST_INDEX = 9
+LONGEST_MESSAGE = 8192
 """Most digits of an index; a longer label is malformed."""
 
 MAX_CORES = 1e6
@@ -199,7 +201,7 @@ def _message(ending: Ending, status: Document, *, deleting: bool) -> str:
     """Why the pod waits, how it ended, and who takes it away."""
     words = ending.message if ending.over else why_it_waits(status)
     reason = disruption(status) or ("is being deleted" if deleting and not ending.over else "")
-    return "; ".join(filter(None, [words, reason]))
+    return as_text("; ".join(filter(None, [words, reason])), LONGEST_MESSAGE)
 
 
 def _index(label: str) -> int:
