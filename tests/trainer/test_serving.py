@@ -62,3 +62,17 @@ def test_who_says_nothing_is_left(server: MetricsServer, monkeypatch: pytest.Mon
 def test_port_that_is_taken_is_named(server: MetricsServer) -> None:
     with pytest.raises(OSError, match=f"metrics port {server.server_port}: "):
         MetricsServer(CollectorRegistry(), server.server_port)
+
+
+def test_connections_that_ask_for_nothing_make_room_for_others(server: MetricsServer) -> None:
+    reader = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=5)
+    held = []
+    for _ in range(3 * serving.MOST_CONNECTIONS):
+        reader.request("GET", "/metrics")
+        assert reader.getresponse().read()
+        held.append(socket.create_connection(("127.0.0.1", server.server_port), timeout=5))
+        held[-1].send(b"GET /metrics HTTP/1.1\r\nX: ")
+    assert held[0].recv(1) == b"", "the first one had to go"
+    assert len(server._open) <= serving.MOST_CONNECTIONS
+    for each in (reader, *held):
+        each.close()

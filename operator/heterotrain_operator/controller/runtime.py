@@ -33,6 +33,10 @@ from heterotrain_operator.metrics.own import OperatorMetrics
 ALIVE, READY = "/healthz", "/readyz"
 
 
+MOST_PROBES = 64
+"""Connections to the port for probes at a time. Where there are more, the oldest goes."""
+
+
 class Health:
     """A small web server for probes."""
 
@@ -41,23 +45,32 @@ class Health:
         application = web.Application()
         application.add_routes([web.get(ALIVE, _answer(alive, 500)), web.get(READY, _answer(ready, 503))])
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-        self._started = False
+        self._server: asyncio.Server | None = None
 
     async def serve(self, port: int) -> None:
         """Begin; nothing where it has begun already. Raises OSError, naming the port, if it cannot be had."""
-        if self._started:
+        if self._server is not None:
             return
         try:
             own = listening(port)
         except OSError as error:
             raise OSError(error.errno, f"health port {port}: {error.strerror}") from error
         await self._runner.setup()
-        await web.SockSite(self._runner, own).start()
-        self._started = True
+        self._server = await asyncio.get_running_loop().create_server(self._connected, sock=own)
 
     async def close(self) -> None:
         """End serving."""
+        if self._server is not None:
+            self._server.close()
         await self._runner.cleanup()
+
+    def _connected(self) -> asyncio.Protocol:
+        serving = self._runner.server
+        assert serving is not None, "it is set up"
+        there = serving.connections
+        for surplus in there[: max(len(there) - MOST_PROBES + 1, 0)]:
+            surplus.force_close()
+        return serving()
 
 
 def _answer(state: Callable[[], Mapping[str, Any]], status: int) -> Callable[[web.Request], Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 
 import pytest
 
+from heterotrain_operator.clusters.local.starting import Ports
 from heterotrain_operator.controller.options import DEFAULT_HEALTH_PORT, DEFAULT_LEASE, DEFAULT_METRICS_PORT, Options
+from heterotrain_operator.controller.runtime import MOST_PROBES, Health
 from heterotrain_operator.garbage import ALLOCATIONS, seldom_collected
 
 
@@ -68,3 +71,20 @@ def test_garbage_is_searched_seldom_only_as_long_as_it_is_asked_for() -> None:
         assert gc.get_threshold() == (ALLOCATIONS, *before[1:])
         raise KeyError
     assert gc.get_threshold() == before
+
+
+@pytest.mark.asyncio
+async def test_probes_are_answered_whoever_holds_connections_open() -> None:
+    health = Health(lambda: {"well": True}, dict)
+    port = Ports().take()
+    await health.serve(port)
+    held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * MOST_PROBES)]
+    for _, writer in held:
+        writer.write(b"GET /x HTTP/1.1\r\nX: ")
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
+    assert b'{"well": true}' in await reader.read()
+    assert await held[0][0].read() == b"", "the first one had to go"
+    for _, each in (*held, (reader, writer)):
+        each.close()
+    await health.close()
