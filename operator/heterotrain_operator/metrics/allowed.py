@@ -81,6 +81,15 @@ def allowed_server(url: str, namespace: str, allowed: Sequence[str]) -> Server:
     return Server(parts.geturl().rstrip("/"), host)
 
 
+def same_server(url: str, server: Server, namespace: str, allowed: Sequence[str]) -> bool:
+    """Whether a URL, of whatever path, names this server by scheme, host and port, as a job of that namespace would."""
+    try:
+        named = allowed_server(url, namespace, allowed)
+    except ValueError:
+        return False
+    return _origin(named.url) == _origin(server.url)
+
+
 def may_be_of(host: str, address: str) -> bool:
     """Whether an address can belong to the host; a Service has no address with another meaning on each machine."""
     if not host.endswith(_SERVICE_ENDS):
@@ -88,6 +97,11 @@ def may_be_of(host: str, address: str) -> bool:
     found = ipaddress.ip_address(address.partition("%")[0])
     found = getattr(found, "ipv4_mapped", None) or found
     return not (found.is_loopback or found.is_link_local or found.is_multicast or found.is_unspecified)
+
+
+def _origin(url: str) -> tuple[str, str | None, int]:
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme]
 
 
 def _matches(pattern: str, host: str, port: int) -> bool:

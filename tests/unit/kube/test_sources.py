@@ -15,6 +15,7 @@ import trustme
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.clusters.kube.observe.sources import (
+    ANNOTATION_SERVERS,
     CREDENTIAL_SECONDS,
     RENEWAL_SECONDS,
     FromPods,
@@ -65,11 +66,12 @@ class Asked:
     def problem(self, settings: Document = UNSET, *, later: float = 0.0) -> str:
         return self.read(settings, later=later).problem
 
-    def secret(self, **data: str) -> None:
+    def secret(self, servers: str | None = None, **data: str) -> None:
         encoded = {
             key: base64.b64encode(value.encode(errors="surrogateescape")).decode() for key, value in data.items()
         }
-        self.api.put("secrets", {"metadata": {"name": "prometheus"}, "data": encoded})
+        annotations = {ANNOTATION_SERVERS: f"http://elsewhere, {self.url}/" if servers is None else servers}
+        self.api.put("secrets", {"metadata": {"name": "prometheus", "annotations": annotations}, "data": encoded})
 
 
 @pytest.fixture
@@ -99,6 +101,14 @@ def test_credentials_come_from_the_secret(asked: Asked, settings: Document, data
     asked.secret(**data)
     asked.script.authorization = authorization
     assert asked.problem(settings) == ""
+
+
+@pytest.mark.parametrize("servers", ["", "http://127.0.0.1:9", "https://127.0.0.1", ",:x http://[", "{url}0"])
+def test_secret_goes_only_to_servers_that_it_names_itself(asked: Asked, servers: str) -> None:
+    asked.secret(servers.format(url=asked.url), token="s3cret", username="ann", password="s3cret")
+    for settings in (TOKEN, BASIC):
+        assert f"annotate it with {ANNOTATION_SERVERS}: {asked.url}" in asked.problem(settings)
+    assert asked.script.asked == []
 
 
 def test_secret_is_read_again_now_and_then_and_sooner_where_there_is_none_or_it_is_not_accepted(asked: Asked) -> None:

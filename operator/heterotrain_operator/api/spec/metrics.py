@@ -32,7 +32,11 @@ class Prometheus(Model):
         default="",
         description="Address of the server, e.g. http://prometheus.monitoring:9090; source Prometheus needs it.",
     )
-    secret_ref: KeyRef | None = Field(default=None, description="Secret with a bearer token. Absent: none is sent.")
+    secret_ref: KeyRef | None = Field(
+        default=None,
+        description="Secret with a bearer token, whose annotation "
+        "heterotrain.dev/prometheus-servers names the server. Absent: none is sent.",
+    )
     basic_auth_ref: NameRef | None = Field(
         default=None,
         description="Secret of type kubernetes.io/basic-auth, with the keys username and password; not beside "

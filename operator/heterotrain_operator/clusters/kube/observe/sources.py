@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -12,11 +13,14 @@ from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.api.spec.metrics import Prometheus
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
-from heterotrain_operator.metrics.allowed import allowed_server
+from heterotrain_operator.metrics.allowed import Server, allowed_server, same_server
 from heterotrain_operator.metrics.client import Client
 from heterotrain_operator.metrics.pods import scrape_pods
 from heterotrain_operator.metrics.prometheus import BasicAuth, BearerToken, Credentials, PrometheusSource, Reading
 from heterotrain_operator.metrics.shares import Shares
+
+ANNOTATION_SERVERS = "heterotrain.dev/prometheus-servers"
+"""Of a Secret: the URLs of the servers to which its credentials may be sent."""
 
 CREDENTIAL_SECONDS = 60.0
 """A Secret or ConfigMap is read again after this time, for it may have been rotated."""
@@ -119,21 +123,34 @@ class FromPrometheus:
         return PrometheusSource(
             self._client,
             server,
-            credentials=self._credentials(settings, namespace),
+            credentials=self._credentials(settings, namespace, server),
             ca_pem=None
             if settings.ca_ref is None
             else _entry(self._object("ConfigMap", namespace, settings.ca_ref.name), settings.ca_ref.key),
             max_age_seconds=settings.max_age_seconds,
         )
 
-    def _credentials(self, settings: Prometheus, namespace: str) -> Credentials | None:
+    def _credentials(self, settings: Prometheus, namespace: str, server: Server) -> Credentials | None:
         if settings.secret_ref is not None:
-            secret = self._object("Secret", namespace, settings.secret_ref.name)
+            secret = self._secret(settings.secret_ref.name, namespace, server)
             return BearerToken(_decoded(secret, settings.secret_ref.key))
         if settings.basic_auth_ref is not None:
-            secret = self._object("Secret", namespace, settings.basic_auth_ref.name)
+            secret = self._secret(settings.basic_auth_ref.name, namespace, server)
             return BasicAuth(_decoded(secret, "username"), _decoded(secret, "password"))
         return None
+
+    def _secret(self, name: str, namespace: str, server: Server) -> Mapping[str, Any]:
+        """A Secret whose own annotation says that it is for the server: who may create jobs need not be who may read
+        Secrets, and would otherwise have any of them sent to a server of their own.
+        """
+        secret = self._object("Secret", namespace, name)
+        servers = (secret["metadata"].get("annotations") or {}).get(ANNOTATION_SERVERS, "")
+        if not any(same_server(url, server, namespace, self._allowed) for url in re.split(r"[\s,]+", servers)):
+            raise ValueError(
+                f"Secret {name} is not sent to {server.url}: annotate it with {ANNOTATION_SERVERS}: {server.url} "
+                "(URLs, separated by commas) if it is for that server"
+            )
+        return secret
 
     def _object(self, kind: str, namespace: str, name: str) -> Mapping[str, Any]:
         body = self._gateway.read(kind, namespace, name)
