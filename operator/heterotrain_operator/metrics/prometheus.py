@@ -66,6 +66,11 @@ class BasicAuth:
 Credentials = BearerToken | BasicAuth
 
 
+POD_LABEL = "pod"
+
+AHEAD_SECONDS = 10.0
+"""By which the server's clock may be ahead of the operator's."""
+
 _Target = frozenset[tuple[str, str]]
 
 
@@ -74,12 +79,14 @@ class Scrapes:
 
     A scrape is recognised by the series of the plan version, which it always has. The newest moment decides and not the
     greatest version, since a restarted worker may count from a lower version, and two servers or scrape jobs may watch
-    one worker. A series that has ended may have a value that is not a number.
+    one worker. A series that has ended may have a value that is not a number. Of another pod that exports a worker's
+    series Prometheus says so, by the label of the pod that it scraped.
     """
 
-    def __init__(self, oldest_of: Mapping[str, float]) -> None:
-        """`oldest_of` says for each worker how old a scrape may be, in Unix seconds."""
+    def __init__(self, oldest_of: Mapping[str, float], latest: float) -> None:
+        """`oldest_of` says for each worker how old a scrape may be, and `latest` how new, in Unix seconds."""
         self._oldest_of = oldest_of
+        self._latest = latest
         self._scrapes: dict[tuple[_Target, float], list[Sample]] = {}
         self._newest: dict[str, tuple[float, float, _Target]] = {}
 
@@ -95,6 +102,8 @@ class Scrapes:
         if name != table.PLAN_VERSION.series or worker not in self._oldest_of or not math.isfinite(value):
             return
         newest = self._newest.get(worker)
+        if labels.get(POD_LABEL, worker) != worker or time > self._latest:
+            return
         if time >= self._oldest_of[worker] and (newest is None or (time, value) > newest[:2]):
             self._newest[worker] = (time, value, target)
 
@@ -188,7 +197,7 @@ class PrometheusSource:
         query = query_of(job, namespace, self._max_age_seconds)
         oldest = now - self._max_age_seconds
         oldest_of = {worker: max(oldest, since.get(worker, oldest)) for worker in workers}
-        problem, why, found = await self._ask(query, namespace, oldest_of)
+        problem, why, found = await self._ask(query, namespace, oldest_of, latest=now + AHEAD_SECONDS)
         if problem:
             if why != self._reported:
                 logger.warning("job %s/%s: %s: %s", namespace, job, self._server.url, why)
@@ -199,7 +208,9 @@ class PrometheusSource:
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    async def _ask(self, query: str, namespace: str, oldest_of: Mapping[str, float]) -> tuple[str, str, _Found]:
+    async def _ask(
+        self, query: str, namespace: str, oldest_of: Mapping[str, float], *, latest: float
+    ) -> tuple[str, str, _Found]:
         """The problem for the user, its cause for the log (both empty if there is none), and what is in the answer."""
         shares = len(oldest_of) + 1
         try:
@@ -214,7 +225,7 @@ class PrometheusSource:
             )
             _check(answer)
             (found,) = await self._client.parsing.values(
-                _read(answer.body, SERIES_PER_WORKER * shares, oldest_of),
+                _read(answer.body, SERIES_PER_WORKER * shares, oldest_of, latest),
                 owner=namespace,
                 size=len(answer.body),
                 seconds=PARSING_SECONDS_PER_WORKER * shares,
@@ -252,9 +263,9 @@ def _check(answer: Answer) -> None:
         raise WrongAnswerError(f"HTTP status {answer.status}")
 
 
-def _read(body: bytes, most: int, oldest_of: Mapping[str, float]) -> Iterator[_Found | None]:
+def _read(body: bytes, most: int, oldest_of: Mapping[str, float], latest: float) -> Iterator[_Found | None]:
     """What is in an answer, after None for each part of the work. Raises NotAMatrixError."""
-    scrapes = Scrapes(oldest_of)
+    scrapes = Scrapes(oldest_of, latest)
     for part in parts_of(body, most):
         if part is not None:
             scrapes.add(*part)

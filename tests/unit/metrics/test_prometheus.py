@@ -88,8 +88,13 @@ def test_samples_older_than_the_limit_do_not_count(url: str, script: Script) -> 
             WorkerMetrics(plan_version=7, steps=11.0, own_seconds=1.1),
         ),
         ([row(table.PLAN_VERSION.name, [(-2, 7), (-1, "NaN")])], None),
+        # another pod that exports the worker's series, and a clock that is an hour ahead
+        (
+            [*scrape(-2, own=1.0, pod=WORKER), *scrape(-1, own=99.0, pod="another"), *scrape(3600, own=99.0)],
+            WorkerMetrics(plan_version=7, steps=10.0, own_seconds=1.0),
+        ),
     ],
-    ids=["older scrape", "new version", "restarted", "two servers", "ended"],
+    ids=["older scrape", "new version", "restarted", "two servers", "ended", "others"],
 )
 def test_figures_are_of_the_newest_scrape(
     url: str, script: Script, rows: list[Row], expected: WorkerMetrics | None
