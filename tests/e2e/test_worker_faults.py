@@ -5,6 +5,7 @@ checkpoint.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -197,12 +198,17 @@ def test_job_that_cannot_start_says_why_and_fails(apply: Apply, manifest: Docume
 # --- the plan ----------------------------------------------------------------------------------------------------
 
 
-def test_plan_that_is_lost_is_restored_while_workers_train_on(apply: Apply, cluster: Cluster) -> None:
+def test_plan_that_is_changed_or_lost_is_restored_while_workers_train_on(apply: Apply, cluster: Cluster) -> None:
     struck = apply(two_workers())
     plan = ("configmap", f"{struck.name}-plan", f"--namespace={struck.namespace}")
     with History(struck) as history:
         struck.wait_for_step(40)
-        for lose in (("patch", *plan, "--type=merge", '--patch={"data":{"plan.json":"{"}}'), ("delete", *plan)):
+        edited = json.dumps({**json.loads(struck.plan.to_json()), "holds": True})
+        for lose in (
+            ("patch", *plan, "--type=merge", f"--patch={json.dumps({'data': {'plan.json': edited}})}"),
+            ("patch", *plan, "--type=merge", '--patch={"data":{"plan.json":"{"}}'),
+            ("delete", *plan),
+        ):
             before = struck.plan
             cluster.kubectl(*lose)
             wait_until_followed(struck, before.version + 1)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -84,6 +85,42 @@ def test_plan_damaged_or_deleted_is_restored_with_its_batches(world: World, api:
     assert Remembered.from_json(stored(api, MEMORY_KEY)).generation == plan.generation
     assert world.events[-1] == "PlanRestored"
     assert owner(api, "configmaps", "digits-plan") == world.uid
+
+
+@pytest.mark.parametrize("followed", [False, True], ids=["seen at once", "followed before"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"holds": True},
+        {"evicted": ["x"]},
+        {"version": 7, "globalBatchSize": 96},
+        {"version": 2**53 - 1},
+        {"members": []},
+    ],
+    ids=str,
+)
+def test_plan_that_somebody_changed_is_written_anew(
+    world: World, api: ApiServer, change: dict[str, Any], followed: bool
+) -> None:
+    plan = world.train()
+    document = json.loads(plan.to_json()) | change
+    if "members" in change:
+        document["members"] = [{**member, "uid": "stranger"} for member in json.loads(plan.to_json())["members"]]
+    if "globalBatchSize" in change:
+        document["members"] = [{**member, "batchSize": 32} for member in document["members"]]
+    api.change("configmaps", "digits-plan", {"data": {PLAN_KEY: json.dumps(document)}})
+    counts = document["version"] < 2**52
+    if followed:
+        world.workers.follow(world.plan)
+    phases = [world.round(6).phase for _ in range(3)]
+    if followed and not counts:
+        assert phases[-1] == "Restarting", "workers ignore all plans of lower numbers"
+        return
+    assert set(phases) == {"Running"}
+    assert {member.uid for member in world.plan.members} == {member.uid for member in plan.members}
+    assert (world.plan.holds, world.plan.evicted, sum(world.plan.batch_sizes)) == (False, (), sum(plan.batch_sizes))
+    assert world.plan.version > (document["version"] if counts else plan.version)
+    assert "PlanRestored" in world.events
 
 
 def test_write_whose_answer_was_lost_is_found_and_not_repeated(world: World, api: ApiServer) -> None:

@@ -8,7 +8,7 @@ late.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,11 +17,12 @@ from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.api.rules import CONFIG_MAP_BYTES
 from heterotrain_operator.clusters.kube.api_server.gateway import ConflictError, Gateway, GatewayError
 from heterotrain_operator.clusters.kube.moments import timestamp
-from heterotrain_operator.clusters.kube.objects.names import ANNOTATION_PLAN, ANNOTATION_TOUCHED, plan_name
+from heterotrain_operator.clusters.kube.objects.names import ANNOTATION_PLAN, ANNOTATION_TOUCHED, PLAN_KEY, plan_name
 from heterotrain_operator.clusters.kube.objects.owned import check_owner
 from heterotrain_operator.clusters.kube.objects.plan_map import StoredPlan, build_plan_map, bytes_in, read_plan_map
 from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.lifecycle.following import DELIVERY_SECONDS
+from heterotrain_operator.core.lifecycle.publishing import MOST_COUNTED
 from heterotrain_operator.core.model import WorkerSeen
 from heterotrain_operator.core.state import Remembered
 
@@ -41,6 +42,7 @@ class PlanStore:
         self._shown: frozenset[str] = ABSENT
         self._known: frozenset[str] = frozenset()
         self._written: Remembered | None = None
+        self._own: Plan | None = None  # as this process, which alone may write while it leads, wrote or found it
         self._in_doubt = False
 
     @property
@@ -67,14 +69,16 @@ class PlanStore:
         body = self._gateway.read("ConfigMap", namespace, name)
         if body is not None:
             check_owner(body, job.metadata.name, uid)
-        stored = read_plan_map(body)
+        stored = self._believed(body)
         for problem in filter(None, (stored.plan_problem, stored.memory_problem)):
             logger.warning("ConfigMap %s/%s: %s", namespace, name, problem)
         # This process still has a memory that somebody took away or damaged. After a write of ours with no answer the
         # stored one counts, for the write may have succeeded.
         if self.memory is None or (self._in_doubt and stored.memory is not None):
             self.memory = stored.memory
-        self._written, self._in_doubt = stored.memory, False
+        if self.memory is not None and stored.number > self.memory.plan_version:
+            self.memory = replace(self.memory, plan_version=stored.number)
+        self._written, self._in_doubt, self._own = stored.memory, False, stored.plan or self._own
         self._stored, self._known = stored, self._shown | {stored.resource_version}
         return stored
 
@@ -87,11 +91,23 @@ class PlanStore:
         """
         stored = self.read(job, uid)
         matters = self._written is None or not memory.same_but_measurements(self._written)
+        if plan is not None:
+            self._own = plan
         if plan is not None or not stored.resource_version or matters:
             text = plan.to_json() if plan is not None else stored.plan.to_json() if stored.plan is not None else None
             self._keep(_fitting(job, uid, text, memory), stored.resource_version)
             self._written = memory
         self.memory = memory
+
+    def _believed(self, body: Mapping[str, Any] | None) -> StoredPlan:
+        """What is stored, without a plan that somebody else has changed: it is as good as lost, and is restored under a
+        greater number, since some workers may follow it.
+        """
+        stored = read_plan_map(body)
+        if self._in_doubt or self._own is None or stored.plan is None or stored.plan == self._own:
+            return stored
+        problem, number = f"{PLAN_KEY}: somebody else has changed it", stored.plan.version
+        return replace(stored, plan=None, plan_problem=problem, number=number if number < MOST_COUNTED else 0)
 
     def _keep(self, body: dict[str, Any], version: str) -> None:
         """Write the ConfigMap if it is still of this version, or, if the version is empty, if there still is none."""
@@ -107,7 +123,7 @@ class PlanStore:
             if isinstance(error, ConflictError):
                 raise PlanConflictError(str(error)) from error
             raise
-        self._stored = read_plan_map(written)
+        self._stored = self._believed(written)
         self._known = self._known | self._shown | {self._stored.resource_version}
 
 

@@ -23,6 +23,9 @@ from heterotrain_operator.core.remembered.members import Following
 from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.state import Remembered, members_memory
 
+MOST_COUNTED = MAX_WHOLE // 2
+"""No job's plans or generations count so far; who writes such a number must leave room for the next ones."""
+
 
 def next_version(facts: Facts, memory: Remembered) -> int:
     """Greater than any plan seen: the active one, the one remembered, and every one that a worker follows.
@@ -32,7 +35,7 @@ def next_version(facts: Facts, memory: Remembered) -> int:
     versions = [memory.plan_version, *(w.metrics.plan_version for w in facts.workers if w.metrics is not None)]
     if facts.plan is not None:
         versions.append(facts.plan.version)
-    return max(version for version in (0, *versions) if version < MAX_WHOLE) + 1
+    return max(version for version in (0, *versions) if version < MOST_COUNTED) + 1
 
 
 def rebalanced_plan(memory: Remembered, before: Plan, version: int, apply_at: str, batches: Sequence[int]) -> Plan:

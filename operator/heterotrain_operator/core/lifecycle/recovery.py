@@ -15,7 +15,7 @@ from heterotrain.contract import MEMBERS_MAY_END, PHASE_HOLDING, PHASE_TRAINING,
 from heterotrain_operator.core.batching.bounds import bounds_at_once, repaired
 from heterotrain_operator.core.facts import Facts, listed
 from heterotrain_operator.core.lifecycle.holding import too_few
-from heterotrain_operator.core.lifecycle.publishing import next_version, recovered_plan
+from heterotrain_operator.core.lifecycle.publishing import MOST_COUNTED, next_version, recovered_plan
 from heterotrain_operator.core.lifecycle.responses import Incident, respond_to_lasting
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.outcomes import LONGEST_MESSAGE, decision
@@ -41,6 +41,9 @@ def recovered(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[D
     if facts.finished or len(trained) != wanted or not _agree(trained):
         reason = "the plan was lost; it is restored once all workers train"
         return decision(job, "Running", "PlanLost", reason), memory
+    if any(max(each.plan_version, each.generation) >= MOST_COUNTED for each in trained):
+        message = "the plan was lost, and workers follow one of a number that leaves no room for another"
+        return respond_to_lasting(job, facts, memory, now, incident=Incident.PLAN_LOST, message=message)
     pairs = _by_rank(facts.workers, trained, memory)
     plan = Plan(
         version=next_version(facts, memory),

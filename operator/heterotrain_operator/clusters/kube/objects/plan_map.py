@@ -34,7 +34,7 @@ class StoredPlan:
     """What the ConfigMap holds; without a ConfigMap `resource_version` is empty.
 
     A part that is malformed is None, and its problem says why in words; a part that is absent is None without a
-    problem.
+    problem. `number` is the version of a plan that is not believed.
     """
 
     resource_version: str = ""
@@ -42,6 +42,7 @@ class StoredPlan:
     plan_problem: str = ""
     memory: Remembered | None = None
     memory_problem: str = ""
+    number: int = 0
 
 
 def build_plan_map(job: HeteroTrainingJob, uid: str, plan_json: str | None, memory_json: str) -> dict[str, Any]:
