@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.loop import Leaps
@@ -55,11 +54,14 @@ def test_all_moments_move_and_nothing_else() -> None:
     text = json.dumps({"schema": 1, **dict.fromkeys(moments, 100.0), **others})
     memory = replace(
         Remembered.from_json(text),
-        workers=(RememberedWorker(silent_since=50.0, batch_cost=BatchCost(speed=2.0)), RememberedWorker()),
+        workers=(RememberedWorker(silent_since=50.0, tries=1, steady_at=600), RememberedWorker(silent_since=50.0)),
     )
     moved = memory.moved(7)
     stored = json.loads(replace(moved, workers=()).to_json())
     assert stored == {"schema": 1, **dict.fromkeys(moments, 107.0), **others, "workers": []}
-    assert moved.workers == (RememberedWorker(silent_since=57.0, batch_cost=BatchCost(speed=2.0)), RememberedWorker())
+    assert moved.workers == (
+        RememberedWorker(silent_since=57.0, tries=1, steady_at=607),
+        RememberedWorker(silent_since=57.0),
+    )
     assert moved.moved(-7) == memory
     assert Remembered.initial().moved(7) == Remembered.initial()

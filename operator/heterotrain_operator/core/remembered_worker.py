@@ -85,6 +85,8 @@ class RememberedWorker(NamedTuple):
     retries: Annotated[int, Column(33)] = 0
     variation: Variation = Variation()
     failures: Annotated[int, Column(54)] = 0
+    tries: Annotated[int, Column(63)] = 0
+    steady_at: Annotated[int, Column(64)] = 0
     relapses: Relapses = Relapses()
     series: Series = Series()
 
@@ -97,6 +99,13 @@ class RememberedWorker(NamedTuple):
             resource_use=self.resource_use.unmeasured(),
             silent_since=0.0,
         )
+
+    def moved(self, seconds: float) -> RememberedWorker:
+        """With its moments so much later, as after the clock has leapt."""
+        if not (self.silent_since or self.steady_at):
+            return self
+        silent = self.silent_since + seconds if self.silent_since > 0 else 0.0
+        return self._replace(silent_since=silent, steady_at=max(self.steady_at + int(seconds), 1) if self.tries else 0)
 
     def rounded(self, before: RememberedWorker) -> RememberedWorker:
         """As `rounded_workers` does it, of one worker."""

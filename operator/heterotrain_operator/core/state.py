@@ -78,10 +78,7 @@ class Remembered:
 
     def moved(self, seconds: float) -> Remembered:
         """With all moments so much later, as after the clock has leapt."""
-        workers = tuple(
-            worker._replace(silent_since=worker.silent_since + seconds) if worker.silent_since > 0 else worker
-            for worker in self.workers
-        )
+        workers = tuple(worker.moved(seconds) for worker in self.workers)
         return fields.moved(self, seconds, workers=workers)
 
     def same_but_measurements(self, other: Remembered) -> bool:
@@ -94,7 +91,7 @@ class Remembered:
     @property
     def _learned(self) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]], list[int], list[int]]:
         """What failures have taught, and only another one would teach again; at which batches memory was seen; and who
-        is named a straggler, which is reported once; and how many ends of a place's workers counted.
+        is named a straggler, which is reported once; and how many workers a place has lost.
         """
         uses = [worker.memory_use for worker in self.workers]
         bounds = [
@@ -102,7 +99,7 @@ class Remembered:
         ]
         seen = [(use.low_batch, use.high_batch, use.failed_batch) for use in uses]
         named = [rank for rank, worker in enumerate(self.workers) if worker.evidence.named]
-        failures = [worker.failures for worker in self.workers]
+        failures = [worker.failures + worker.tries for worker in self.workers]
         return bounds, seen if any(map(any, seen)) else [], named, failures if any(failures) else []
 
     def rounded(self, before: Remembered | None = None) -> Remembered:

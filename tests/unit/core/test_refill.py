@@ -64,8 +64,7 @@ def test_ends_of_different_places_do_not_add_up_and_those_that_are_nobodys_fault
     assert (world.decisions[-1].phase, failures(world)) == ("Running", counted)
     if how == "vanish":
         del world.workers[newest(world)]
-        first, *rest = reasons(world.tick())
-        assert (first, rest) == ("WorkerVanished", ["SuccessfulCreatePod", "GenerationChanged", "WorkerLeft"])
+        assert reasons(world.tick()) == ["WorkerVanished", "GenerationChanged", "WorkerLeft"], "the next one waits"
 
 
 def test_first_worker_of_a_place_is_created_at_once_and_the_next_ones_ever_later() -> None:
@@ -107,6 +106,25 @@ def test_place_whose_workers_say_again_and_again_that_they_were_asked_comes_to_a
             break
     assert world.decisions[-1].phase == "Failed"
     assert world.created <= 3 + 5
+
+
+@pytest.mark.parametrize("how", ["preempt", "vanish", "delete", "left"])
+def test_place_whose_workers_end_as_soon_as_they_train_waits_ever_longer_until_one_has_trained_for_long(
+    how: str,
+) -> None:
+    world = elastic_world(backoff_limit=100)
+    before, until = world.created, world.now + 1800
+    ends(world, B, how)
+    while world.now < until:
+        pod = world.workers[newest(world)]
+        if pod.name not in (A, C) and pod.exit_code is None and pod.metrics.generation > 1:
+            ends(world, pod.name, how)
+        world.train(1)
+        world.tick(5)
+    assert 20 < world.created - before < 50
+    settled(world, 150)
+    ends(world, newest(world), "preempt")
+    assert (len(world.tick().create) == 1) is (how != "left"), "of ends that do not count none is remembered"
 
 
 @pytest.mark.parametrize(("between", "phase"), [(0, "Failed"), (8, "Running")])

@@ -268,6 +268,7 @@ COLUMNS = [
     "held",
     *("slow_seconds", "slow_batch", "turns", "at_step", "together"),
     "numbers",
+    *("tries", "steady_at"),
 ]
 
 

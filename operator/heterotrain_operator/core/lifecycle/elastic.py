@@ -25,7 +25,12 @@ from heterotrain_operator.core.lifecycle.prior import Prior, changed_split, inhe
 from heterotrain_operator.core.lifecycle.publishing import carried_on, changed_plan, next_version
 from heterotrain_operator.core.lifecycle.refill import after_ends, keeps_pod
 from heterotrain_operator.core.lifecycle.replacing import expected_batches, inheritance
-from heterotrain_operator.core.lifecycle.responses import Incident, removes_surplus, respond_to_lasting
+from heterotrain_operator.core.lifecycle.responses import (
+    STEADY_SECONDS,
+    Incident,
+    removes_surplus,
+    respond_to_lasting,
+)
 from heterotrain_operator.core.model import Decision, Event, Job, WorkerKey, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, with_remark
 from heterotrain_operator.core.prediction import predictor_of
@@ -258,7 +263,8 @@ def _known(
     predictor = predictor_of(job)
     rows = [
         slowed(inherited(worker, prior), worker.metrics, predictor)._replace(
-            failures=places[worker.name].failures if worker.name in places else 0
+            failures=places[worker.name].failures if worker.name in places else 0,
+            tries=places[worker.name].tries if worker.name in places else 0,
         )
         if worker.name in joined
         else known[worker.name]._replace(place=place_of(worker), key=key_of(worker.uid))
@@ -310,7 +316,9 @@ def _published(job: Job, facts: Facts, memory: Remembered, now: float, change: C
         evicted=evicted(facts, memory, {worker.uid for worker in change.members}),
     )
     plan = with_passes(plan, bounds_at_once(job, groups, known))
-    known, _ = _known(job, facts, memory, change, plan)
+    rows, _ = _known(job, facts, memory, change, plan)
+    steady_at = int(now + STEADY_SECONDS)
+    known = [row._replace(steady_at=steady_at) if row.tries and not row.steady_at else row for row in rows]
     memory, told = transitions.left(job, facts, memory, now, change)
     coming, entering = len(change.joined), change.entering
     memory = changed_plan(memory, plan, now, known, joining=coming, entering=entering, leaving=change.leaving)

@@ -73,9 +73,10 @@ class End:
             return Incident.WORKER_FAILED
         if self.seen is None:
             return Incident.WORKER_VANISHED
-        if is_external(self.seen) or not ended(self.seen) or has_left(self.seen):
+        if is_external(self.seen) or not ended(self.seen):
             return Incident.WORKER_DISRUPTED
-        return Incident.ASKED_TO_STOP if self.seen.asked_to_stop else Incident.WORKER_FAILED
+        # Members that say they left were asked by no plan: those whom one asks are no members by then.
+        return Incident.ASKED_TO_STOP if self.seen.asked_to_stop or has_left(self.seen) else Incident.WORKER_FAILED
 
     @property
     def described(self) -> str:
@@ -97,7 +98,13 @@ class End:
 
 
 def members_that_ended(
-    job: Job, facts: Facts, memory: Remembered, left_behind: Mapping[str, str], has_place: Collection[str] = ()
+    job: Job,
+    facts: Facts,
+    memory: Remembered,
+    left_behind: Mapping[str, str],
+    has_place: Collection[str] = (),
+    *,
+    now: float,
 ) -> list[End]:
     """Members of the active plan that are lost, or were `left_behind`, by name and with why, and of which no place says
     so yet; but for newcomers whose stragglers still have the place (`has_place`, by name).
@@ -108,7 +115,7 @@ def members_that_ended(
     groups = {group.name for group in job.groups}
     accounted = {place.key for place in memory.pending}
     coming = outsiders(facts, memory)
-    tries = {worker_name(job.name, *place.identity): place.tries for place in memory.pending}
+    waiting = {worker_name(job.name, *place.identity): place.tries for place in memory.pending}
     found = []
     for member, seen, known in zip(facts.plan.members, facts.members, members_memory(memory, facts.plan), strict=True):
         lost = seen is None or is_external(seen) or failed(seen)
@@ -118,7 +125,8 @@ def members_that_ended(
             continue
         there = seen if seen is not None else facts.departed.get(member.name)
         given_up = "" if lost else left_behind[member.name]
-        place = Slot(member.group, 0, failures=known.failures, tries=tries.get(member.name, 0), known=known)
+        tries = waiting.get(member.name, known.tries if now < known.steady_at else 0)
+        place = Slot(member.group, 0, failures=known.failures, tries=tries, known=known)
         found.append(End(member.name, known.key, there, place, given_up, was_member=member.name not in coming))
     return found
 
@@ -261,7 +269,7 @@ def after_ends(
     memory, shown, enough = taken_in(job, facts, memory, now)
     if enough:
         return _enough(job, facts, memory, now, enough)
-    ends, smaller = members_that_ended(job, facts, memory, left_behind, {each.newcomer for each in back}), ""
+    ends, smaller = members_that_ended(job, facts, memory, left_behind, {each.newcomer for each in back}, now=now), ""
     if any(end.seen is not None and end.seen.out_of_memory for end in ends):
         memory, smaller = after_out_of_memory(job, facts, memory, outsiders(facts, memory))
     learned = carried_on(job, memory, facts.plan) if ends and facts.plan is not None else {}
@@ -364,7 +372,8 @@ def _given_up(job: Job, message: str) -> Event:
 
 def _without_its_worker(known: RememberedWorker) -> RememberedWorker:
     """What is known of a place, but not of the worker that had it."""
-    return known.unmeasured()._replace(evidence=Evidence(), resource_use=ResourceUse(), key="", left_out=0, failures=0)
+    nothing = {"left_out": 0, "failures": 0, "tries": 0, "steady_at": 0}
+    return known.unmeasured()._replace(evidence=Evidence(), resource_use=ResourceUse(), key="", **nothing)
 
 
 def _enough(job: Job, facts: Facts, memory: Remembered, now: float, message: str) -> Accounted:
