@@ -3,7 +3,8 @@
     .venv/bin/python hack/bench/page.py
     .venv/bin/python hack/bench/page.py out/bench/bsp --print bsp
 
-It replaces what stands in the pages between `<!-- table: NAME -->` and `<!-- end -->`, and the charts beside them.
+It replaces what stands in the pages between `<!-- table: NAME -->`, or `<!-- paper: NAME -->`, and `<!-- end -->`, and
+the charts beside them.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import charts
+import papers
 import runner
 import tables_measured as measured
-import tables_papers as papers
+import tables_papers
 import tables_simulated as simulated
 from table import Document, Documents
 
 RESULTS = runner.REPOSITORY / "hack" / "bench" / "results"
 PAGES = runner.REPOSITORY / "docs" / "benchmarks"
+MORE_PAGES = ("benchmarks.md", "paper-tables.md")
+"""Beside that folder."""
 
 NOTHING = "No results are recorded yet."
 
@@ -33,9 +37,9 @@ TABLES: Mapping[str, tuple[str, Callable[[Documents], str]]] = {
     "decide": ("decide", simulated.decide),
     "elastic": ("elastic", simulated.elastic),
     "gpu": ("gpu", measured.gpu),
-    "lbbsp": ("lbbsp", papers.lbbsp),
+    "lbbsp": ("lbbsp", tables_papers.lbbsp),
     "overhead": ("overhead", measured.overhead),
-    "predictors": ("predictors", papers.predictors),
+    "predictors": ("predictors", tables_papers.predictors),
     "policies": ("simulated", simulated.policies),
     "replacement": ("replacement", measured.replacement),
     "saved": ("bsp", measured.saved),
@@ -55,7 +59,7 @@ CHARTS: Mapping[str, tuple[str, Callable[[Documents], str]]] = {
 
 def read(paths: Iterable[Path]) -> list[Document]:
     """All results in these files and folders, by their names. Raises BenchmarkError if one is no result."""
-    known = {benchmark for benchmark, _ in (*TABLES.values(), *CHARTS.values())}
+    known = {benchmark for benchmark, _ in (*TABLES.values(), *CHARTS.values())} | papers.BENCHMARKS
     found = []
     for path in paths:
         for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
@@ -77,9 +81,10 @@ def replaced(text: str, documents: Documents) -> str:
     """The text with its tables replaced."""
 
     def written(match: re.Match[str]) -> str:
-        return f"{match[1]}\n\n{rendered(documents, match[2])}\n\n<!-- end -->"
+        write = papers.rendered if match[2] == "paper" else rendered
+        return f"{match[1]}\n\n{write(documents, match[3])}\n\n<!-- end -->"
 
-    return re.sub(r"(<!-- table: (\w+) -->)\n.*?<!-- end -->", written, text, flags=re.DOTALL)
+    return re.sub(r"(<!-- (table|paper): (\w+) -->)\n.*?<!-- end -->", written, text, flags=re.DOTALL)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -93,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.print is not None:
         print(rendered(documents, options.print))
         return 0
-    for page in sorted({*options.pages.glob("*.md"), options.pages.with_suffix(".md")}):
+    for page in [*options.pages.glob("*.md"), *(options.pages.with_name(name) for name in MORE_PAGES)]:
         page.write_text(replaced(page.read_text(encoding="utf-8"), documents), encoding="utf-8")
     for name, (benchmark, draw) in CHARTS.items():
         if own := [document for document in documents if document["benchmark"] == benchmark]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from statistics import fmean
+from collections.abc import Callable, Sequence
+from statistics import fmean, median
 
-from table import NONE, Documents, spread, table
+import tables_measured
+from table import NONE, UNIFORM, Documents, milliseconds, spread, table
 
 PAPER_SAVING = {16: "37 %", 12: "28 %"}
 """Speed-up of an iteration over equal batches, by workers. Source: LB-BSP, fig. 6a and section 5.2."""
@@ -48,3 +50,146 @@ def predictors(documents: Documents) -> str:
         rows.append([trace, predictor, f"{error:.4f}", f"{error / usual - 1:+.1%}", f"{seconds:.3f}"])
     headings = ("trace", "predictor", "error of log speed", f"beside {BESIDE}", "iteration over equal batches")
     return table(headings, rows, texts=2)
+
+
+Ours = Callable[[Documents], str | None]
+"""What stands beside a paper's figure, from the results of one benchmark; None where they lack it."""
+
+IMAGE_MODELS = ("resnet18", "resnet50", "alexnet", "vgg11")
+"""OmniLearn's, in the order of its tables."""
+
+
+def _listed(values: Sequence[float | None], form: Callable[[float], str]) -> str | None:
+    """One value for each of the paper's models or settings, if any is known."""
+    if all(value is None for value in values):
+        return None
+    return " / ".join(NONE if value is None else form(value) for value in values)
+
+
+def saved_to_loss(policy: str, level: str, workloads: Sequence[str] = IMAGE_MODELS) -> Ours:
+    """Time saved by a policy until the same loss, against equal batches, by workload. Of `bsp`."""
+
+    def ours(documents: Documents) -> str | None:
+        found = {}
+        for each in documents:
+            arms = tables_measured.by_policy(each["arms"])
+            if each["level"] == level and policy in arms:
+                ratios = tables_measured.ratios(arms[policy], arms[UNIFORM], "target_seconds")
+                found[each["workload"]] = 1 - median(ratios) if ratios else None
+        return _listed([found.get(name) for name in workloads], "{:.0%}".format)
+
+    return ours
+
+
+def iteration_ratio(policy: str, level: str, of: tuple[str, str], workloads: Sequence[str] = IMAGE_MODELS) -> Ours:
+    """An iteration under a policy at a level over that of another policy and level, by workload. Of `bsp`."""
+
+    def ours(documents: Documents) -> str | None:
+        def seconds(workload: str, name: str, at: str) -> float | None:
+            known = [
+                trial["iteration_seconds"]
+                for each in documents
+                if (each["workload"], each["level"]) == (workload, at)
+                for trial in each["arms"]
+                if trial["policy"] == name
+            ]
+            return median(known) if known else None
+
+        pairs = [(seconds(name, policy, level), seconds(name, *of)) for name in workloads]
+        return _listed([own / base if own and base else None for own, base in pairs], "{:.2f}x".format)
+
+    return ours
+
+
+def adjustments(policy: str, level: str, workloads: Sequence[str] = IMAGE_MODELS) -> Ours:
+    """Plans until batches rest, by workload. Of `bsp`."""
+
+    def ours(documents: Documents) -> str | None:
+        found = {
+            each["workload"]: [trial["adjustments"] for trial in each["arms"] if trial["policy"] == policy]
+            for each in documents
+            if each["level"] == level
+        }
+        return _listed([median(found[name]) if found.get(name) else None for name in workloads], "{:.0f}".format)
+
+    return ours
+
+
+def weighting_points(level: int, split: str) -> Ours:
+    """Points of accuracy that weighting gains over the plain mean after the last epoch. Of `weighting`."""
+
+    def ours(documents: Documents) -> str | None:
+        weighted, plain = (
+            {
+                each["seed"]: each["accuracies"][-1]
+                for document in documents
+                for each in document["outcomes"]
+                if (each["level"], each["split"], each["rule"]) == (level, split, rule)
+            }
+            for rule in ("weighted", "plain")
+        )
+        return spread([100 * (accuracy - plain[seed]) for seed, accuracy in weighted.items()], "{:+.1f}".format)
+
+    return ours
+
+
+def steps_to_balance(workers: int, figure: str, form: Callable[[float], str]) -> Ours:
+    """A figure of LB-BSP's steps towards balance, one sample of noise 3 % at an interval of 1. Of `lbbsp`."""
+
+    def ours(documents: Documents) -> str | None:
+        runs = [run for document in documents for run in document["runs"]]
+        key = (workers, 1, 0.03)
+        return spread((run[figure] for run in runs if (run["workers"], run["interval"], run["noise"]) == key), form)
+
+    return ours
+
+
+def predicted(figure: str, names: Sequence[str], trace: str, form: Callable[[float], str]) -> Ours:
+    """A figure of predictors over that of EMA(0.2), on one kind of trace. Of `predictors`."""
+
+    def ours(documents: Documents) -> str | None:
+        scores = [score for document in documents for score in document["scores"] if score["trace"] == trace]
+        means = {
+            name: fmean(score[figure] for score in scores if score["predictor"] == name)
+            for name in {score["predictor"] for score in scores}
+        }
+        return _listed([means[name] / means[BESIDE] if name in means else None for name in names], form)
+
+    return ours
+
+
+def slowed(way: str, figure: str, form: Callable[[float], str]) -> Ours:
+    """A figure of jobs with workers slowed 4, 2 and 1.33 times, by what is done about them. Of `elastic`."""
+
+    def ours(documents: Documents) -> str | None:
+        rows = {(row["way"], row["slowdown"]): row for document in documents for row in document["rows"]}
+        return _listed([rows.get((way, by), {}).get(figure) for by in (4.0, 2.0, 1.33)], form)
+
+    return ours
+
+
+def standstill(what: str, workers: int = 8) -> Ours:
+    """How long those that stay stand still, median and range. Of `transition`."""
+
+    def ours(documents: Documents) -> str | None:
+        known = [
+            each["idle"]
+            for document in documents
+            for each in document["transitions"]
+            if (each["what"], each["workers"]) == (what, workers)
+        ]
+        return spread(known, milliseconds) if known else None
+
+    return ours
+
+
+def seconds_until(reason: str) -> Ours:
+    """Seconds from when a worker is slow until an event. Of `replacement`."""
+
+    def ours(documents: Documents) -> str | None:
+        return spread(
+            (each["seconds"] for document in documents for each in document["events"] if each["reason"] == reason),
+            "{:.0f} s".format,
+        )
+
+    return ours

@@ -14,15 +14,18 @@ from runner import BenchmarkError
 def test_tables_and_charts_are_those_of_the_recorded_results(tmp_path: Path) -> None:
     """`python hack/bench/page.py` writes them."""
     shutil.copytree(page.PAGES, tmp_path / "benchmarks")
-    shutil.copy(page.PAGES.with_suffix(".md"), tmp_path)
+    for name in page.MORE_PAGES:
+        shutil.copy(page.PAGES.with_name(name), tmp_path)
     assert page.main(["--pages", str(tmp_path / "benchmarks")]) == 0
     for written in tmp_path.rglob("*.*"):
         assert written.read_text() == (page.PAGES.parent / written.relative_to(tmp_path)).read_text(), written.name
 
 
 def test_every_chart_and_table_has_a_place() -> None:
-    text = "\n".join(each.read_text() for each in [*page.PAGES.glob("*.md"), page.PAGES.with_suffix(".md")])
+    pages = [*page.PAGES.glob("*.md"), *(page.PAGES.with_name(name) for name in page.MORE_PAGES)]
+    text = "\n".join(each.read_text() for each in pages)
     assert set(re.findall(r"<!-- table: (\w+) -->", text)) <= page.TABLES.keys()
+    assert re.findall(r"<!-- paper: (\w+) -->", text) == list(page.papers.PAPERS)
     assert all(f"benchmarks/{name}" in text for name in page.CHARTS)
 
 
