@@ -19,26 +19,39 @@ LEFT, RIGHT, TOP, BOTTOM = 60, 20, 50, 60
 
 
 class Chart:
-    """A frame with a title, an upright axis from `low` to `high`, and what is drawn into it."""
+    """A frame with a title, an upright axis from `low` to `high`, and what is drawn into it; a `panel` of a greater
+    chart has a place and a size there.
+    """
 
-    def __init__(self, title: str, unit: str, low: float, high: float, ticks: int = 5) -> None:
+    def __init__(
+        self,
+        title: str,
+        unit: str,
+        low: float,
+        high: float,
+        ticks: int = 5,
+        *,
+        panel: tuple[int, int, int, int] | None = None,
+    ) -> None:
         self._low, self._high = low, high
+        x, y, self._width, self._height = panel or (0, 0, WIDTH, HEIGHT)
+        place = "" if panel is None else f'x="{x}" y="{y}" width="{self._width}" height="{self._height}" '
         self._lines = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
-            'font-size="12">',
-            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+            f'<svg xmlns="http://www.w3.org/2000/svg" {place}viewBox="0 0 {self._width} {self._height}" '
+            'font-family="sans-serif" font-size="12">',
+            f'<rect width="{self._width}" height="{self._height}" fill="white"/>',
         ]
         self.text(LEFT, 20, title, size=14)
         self.text(LEFT, 38, unit)
         for tick in range(ticks + 1):
             value = low + (high - low) * tick / ticks
-            self.line(LEFT, self.y(value), WIDTH - RIGHT, self.y(value), "#ddd")
+            self.line(LEFT, self.y(value), self._width - RIGHT, self.y(value), "#ddd")
             self.text(LEFT - 6, self.y(value) + 4, f"{value:g}", anchor="end")
 
     def y(self, value: float) -> float:
         """Where a value lies."""
         share = (min(max(value, self._low), self._high) - self._low) / (self._high - self._low)
-        return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+        return self._height - BOTTOM - share * (self._height - TOP - BOTTOM)
 
     def text(self, x: float, y: float, words: str, *, anchor: str = "start", size: int = 12) -> None:
         """Words at a place."""
@@ -69,6 +82,16 @@ class Chart:
             self._lines.append(f'<rect x="{x:.1f}" y="{HEIGHT - 20}" width="10" height="10" fill="{COLOURS[index]}"/>')
             self.text(x + 14, HEIGHT - 11, name, size=10)
 
+    def batches(self, document: Document) -> None:
+        """Each worker's batch over the steps, plan by plan."""
+        plans, steps, span = document["plans"], document["steps"], self._width - LEFT - RIGHT
+        for tick in range(0, steps + 1, 200):
+            self.text(LEFT + tick / steps * span, self._height - BOTTOM + 18, str(tick), anchor="middle")
+        self.text(self._width / 2, self._height - BOTTOM + 36, "step", anchor="middle")
+        for rank in range(len(document["workers"])):
+            points = [(LEFT + plan["step"] / steps * span, plan["batches"][rank]) for plan in plans]
+            self.steps(points, LEFT + span, COLOURS[rank % len(COLOURS)])
+
     def done(self) -> str:
         """The document."""
         return "\n".join([*self._lines, "</svg>\n"])
@@ -92,18 +115,30 @@ def grouped(chart: Chart, groups: Mapping[str, Mapping[str, float]], names: Sequ
 
 def convergence(document: Document) -> str:
     """Each worker's batch, plan by plan, in a simulated run in which one becomes twice as slow."""
-    plans, steps = document["plans"], document["steps"]
-    greatest = max(max(plan["batches"]) for plan in plans)
     title = f"Batches of {len(document['workers'])} simulated workers under Optimal: {document['scenario']}"
-    chart = Chart(title, "samples of a worker in a step", 0, 20 * (1 + greatest // 20))
-    for tick in range(0, steps + 1, 200):
-        x = LEFT + tick / steps * (WIDTH - LEFT - RIGHT)
-        chart.text(x, HEIGHT - BOTTOM + 18, str(tick), anchor="middle")
-    chart.text(WIDTH / 2, HEIGHT - BOTTOM + 36, "step", anchor="middle")
-    for rank in range(len(document["workers"])):
-        points = [(LEFT + plan["step"] / steps * (WIDTH - LEFT - RIGHT), plan["batches"][rank]) for plan in plans]
-        chart.steps(points, WIDTH - RIGHT, COLOURS[rank % len(COLOURS)])
+    chart = Chart(title, "samples of a worker in a step", 0, _above([document]))
+    chart.batches(document)
     return chart.done()
+
+
+def courses(document: Document) -> str:
+    """The same for each policy, side by side."""
+    width, height = WIDTH // 2, 220
+    found = document["courses"]
+    panels = []
+    for index, course in enumerate(found):
+        unit = f"samples in a step; {course['ratio']:.2f} times the best split's time"
+        place = (index % 2 * width, index // 2 * height, width, height)
+        panel = Chart(course["policy"], unit, 0, _above(found), 4, panel=place)
+        panel.batches(course)
+        panels.append(panel.done())
+    size = f'viewBox="0 0 {WIDTH} {height * -(-len(found) // 2)}"'
+    return "".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n', *panels, "</svg>\n"])
+
+
+def _above(documents: Documents) -> int:
+    greatest = max(max(plan["batches"]) for document in documents for plan in document["plans"])
+    return 20 * int(1 + greatest // 20)
 
 
 def oracle(documents: Documents) -> str:

@@ -21,11 +21,12 @@ import runner
 import tables_measured as measured
 import tables_papers
 import tables_simulated as simulated
+import tables_taming
 from table import Document, Documents
 
 RESULTS = runner.REPOSITORY / "hack" / "bench" / "results"
 PAGES = runner.REPOSITORY / "docs" / "benchmarks"
-MORE_PAGES = ("benchmarks.md", "paper-tables.md")
+MORE_PAGES = ("benchmarks.md", "paper-tables.md", "policies.md")
 """Beside that folder."""
 
 NOTHING = "No results are recorded yet."
@@ -45,6 +46,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Documents], str]]] = {
     "saved": ("bsp", measured.saved),
     "simulated": ("simulated", simulated.simulated),
     "stragglers": ("stragglers", simulated.stragglers),
+    "taming": ("taming", tables_taming.clusters),
     "transition": ("transition", measured.transition),
     "weighting": ("weighting", measured.weighting),
 }
@@ -52,6 +54,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Documents], str]]] = {
 
 CHARTS: Mapping[str, tuple[str, Callable[[Documents], str]]] = {
     "convergence.svg": ("convergence", lambda documents: charts.convergence(documents[0])),
+    "policies.svg": ("courses", lambda documents: charts.courses(documents[0])),
     "oracle.svg": ("simulated", charts.oracle),
     "throughput.svg": ("bsp", charts.throughput),
 }

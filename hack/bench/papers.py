@@ -7,65 +7,20 @@ What the papers only draw is given as far as their text says it. *Ours* is a fun
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import tables_papers as ours
 from table import Documents
+from tables_papers import Paper, Row
+from tables_taming import TAMING
 
 NOT_MEASURED = "not measured"
 
 HEADINGS = ("place", "what", "the paper", "ours", "how ours was found", "why they differ")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A figure or table of a paper: its place, what it shows, and the paper's value.
-
-    `benchmark` is the kind of results that `ours` is given, all documents of it; `setting` begins with *simulated* or
-    *measured*.
-    """
-
-    place: str
-    what: str
-    paper: str
-    benchmark: str = ""
-    ours: ours.Ours | None = None
-    setting: str = ""
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Paper:
-    """A paper's rows in its own order, and where it slips: what its own text, figures or arithmetic contradict."""
-
-    rows: tuple[Row, ...]
-    slips: tuple[str, ...] = ()
-
-
 OTHER_MACHINES = "other models, data and machines"
 BSP = "measured: four CPU workers that share 1.5 cores"
 BY_GPUS = "simulated: four kinds of GPU, equal at the paper's last batches; noise 3 %, interval 1"
-
-TAMING = Paper(
-    (
-        Row("fig. 1", "time with equal batches, over equal machines of the same total", "drawn only"),
-        Row(
-            "fig. 3", "slowest over fastest iteration with (3, 5, 12) cores: equal batches, then by cores", "drawn only"
-        ),
-        Row("fig. 4a", "adjustments from equal batches until they rest", "2"),
-        Row("fig. 4b", "without a dead-band batches swing", "drawn only"),
-        Row("fig. 5", "throughput rises with the batch, then falls: sharply on a GPU, slowly on a CPU", "drawn only"),
-        Row("fig. 6, ResNet-50", "speed-up over equal batches at levels 2, 10", "2x, 2.4x"),
-        Row("fig. 6, MNIST", "speed-up over equal batches", "2x to 4x"),
-        Row("fig. 6, regression", "time saved against equal batches", "~15 %"),
-        Row("fig. 6", "time at level 6 over equal machines: ResNet, MNIST, regression", "2x, 4x, 1.05x"),
-        Row("fig. 7a, ResNet-50", "one GPU and one CPU: speed-up over equal batches", "> 4x"),
-        Row(
-            "fig. 7a, MNIST", "one GPU and one CPU: time saved against equal batches; dynamic over static", "20 %; 3 %"
-        ),
-        Row("fig. 7b", "ResNet on two T4 and two P4: speed-up over equal batches", "4.5x (90 to 20 min)"),
-    ),
-)
 
 OMNILEARN = Paper(
     (
@@ -223,11 +178,11 @@ ELASTICITY = Paper(
     (
         Row(
             "fig. 1",
-            "time with one worker in four 1.33 times slower and nothing done, over none slower",
+            "time with one worker in four slowed 4x / 2x / 1.33x and nothing done, over that with none slower",
             "drawn only",
             "elastic",
             ours.slowed("none", "over", "{:+.1%}".format),
-            "simulated: 12 workers, slowed 4x / 2x / 1.33x one after the other",
+            "simulated: 12 workers, of which three become slow one after the other",
         ),
         Row(
             "fig. 9",

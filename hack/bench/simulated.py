@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import runner
-from simulated_scenarios import Case, by_name, cases, quick
+from simulated_scenarios import EVENT_AT, INTERVALS, Case, by_name, cases, quick
 from table import NONE, OWN_POLICY, UNIFORM, digits, table
 
 from heterotrain_operator.core.batching.policies import POLICIES
@@ -55,7 +55,7 @@ STRETCH = 5
 WORSE_THAN_UNIFORM = 0.01
 
 CONVERGENCE = "jump 2x"
-"""The scenario whose batches are recorded plan by plan with `--plans`."""
+"""The scenario whose batches are recorded plan by plan with `--plans` and `--courses`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,17 +216,26 @@ def shown(rows: Sequence[Row], goals: Sequence[Goal]) -> str:
     return "\n".join([table(headings, lines, texts=2), "", *notes])
 
 
-def convergence(workers: int) -> dict[str, Any]:
+def convergence(workers: int, policy: str = OWN_POLICY, intervals: int = INTERVALS) -> dict[str, Any]:
     """One run plan by plan: from which step on each worker has which batch."""
-    scenario = by_name()[CONVERGENCE].scenario(workers, OWN_POLICY, 0)
-    plans = simulate(scenario, own_seconds=False).plans
+    scenario = replace(by_name()[CONVERGENCE].scenario(workers, policy, 0), intervals=intervals)
+    result = simulate(scenario, own_seconds=False)
     return {
         "benchmark": "convergence",
         "scenario": CONVERGENCE,
+        "policy": policy,
         "steps": scenario.steps,
-        "workers": plans[0].workers,
-        "plans": [{"step": plan.step, "batches": plan.batches} for plan in plans],
+        "ratio": result.ratio,
+        "workers": result.plans[0].workers,
+        "plans": [{"step": plan.step, "batches": plan.batches} for plan in result.plans],
     }
+
+
+def courses() -> dict[str, Any]:
+    """The same of all policies, with four workers of which one changes halfway."""
+    intervals = 2 * EVENT_AT // by_name()[CONVERGENCE].scenario(4, OWN_POLICY, 0).job.interval
+    names = [name for name in POLICIES if name not in NOT_COMPARED]
+    return {"benchmark": "courses", "courses": [convergence(4, name, intervals) for name in names]}
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -236,6 +245,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a few scenarios and seeds: about a minute")
     parser.add_argument("--case", action="append", choices=by_name(), help="again for several (all)")
     parser.add_argument("--workers", type=int, nargs="+", help="numbers of workers (3 8 32 512)")
+    parser.add_argument("--courses", action="store_true", help="record only the plans of each policy, of four workers")
     parser.add_argument("--policy", action="append", choices=names, help="again for several (all)")
     parser.add_argument("--seeds", type=int, help="runs of each row (10)")
     parser.add_argument("--plans", action="store_true", help=f"record only the plans of one run of {CONVERGENCE!r}")
@@ -256,6 +266,9 @@ def main(arguments: Sequence[str]) -> int:
     if options.plans:
         recorded = convergence(min(options.workers))
         runner.report(recorded, f"{len(recorded['plans'])} plans", options)
+        return 0
+    if options.courses:
+        runner.report(courses(), f"{CONVERGENCE} under each policy", options)
         return 0
     known = [by_name()[name] for name in options.case] if options.case else list(quick() if options.quick else cases())
     rows = measure(rows_of(known, options), options)

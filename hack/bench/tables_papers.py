@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median
 
 import tables_measured
@@ -55,11 +56,37 @@ def predictors(documents: Documents) -> str:
 Ours = Callable[[Documents], str | None]
 """What stands beside a paper's figure, from the results of one benchmark; None where they lack it."""
 
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A figure or table of a paper: its place, what it shows, and the paper's value.
+
+    `benchmark` is the kind of results that `ours` is given, all documents of it; `setting` begins with *simulated* or
+    *measured*.
+    """
+
+    place: str
+    what: str
+    paper: str
+    benchmark: str = ""
+    ours: Ours | None = None
+    setting: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """A paper's rows in its own order, and where it slips: what its own text, figures or arithmetic contradict."""
+
+    rows: tuple[Row, ...]
+    slips: tuple[str, ...] = ()
+
+
 IMAGE_MODELS = ("resnet18", "resnet50", "alexnet", "vgg11")
 """OmniLearn's, in the order of its tables."""
 
 
-def _listed(values: Sequence[float | None], form: Callable[[float], str]) -> str | None:
+def listed(values: Sequence[float | None], form: Callable[[float], str]) -> str | None:
     """One value for each of the paper's models or settings, if any is known."""
     if all(value is None for value in values):
         return None
@@ -76,7 +103,7 @@ def saved_to_loss(policy: str, level: str, workloads: Sequence[str] = IMAGE_MODE
             if each["level"] == level and policy in arms:
                 ratios = tables_measured.ratios(arms[policy], arms[UNIFORM], "target_seconds")
                 found[each["workload"]] = 1 - median(ratios) if ratios else None
-        return _listed([found.get(name) for name in workloads], "{:.0%}".format)
+        return listed([found.get(name) for name in workloads], "{:.0%}".format)
 
     return ours
 
@@ -96,7 +123,7 @@ def iteration_ratio(policy: str, level: str, of: tuple[str, str], workloads: Seq
             return median(known) if known else None
 
         pairs = [(seconds(name, policy, level), seconds(name, *of)) for name in workloads]
-        return _listed([own / base if own and base else None for own, base in pairs], "{:.2f}x".format)
+        return listed([own / base if own and base else None for own, base in pairs], "{:.2f}x".format)
 
     return ours
 
@@ -110,7 +137,7 @@ def adjustments(policy: str, level: str, workloads: Sequence[str] = IMAGE_MODELS
             for each in documents
             if each["level"] == level
         }
-        return _listed([median(found[name]) if found.get(name) else None for name in workloads], "{:.0f}".format)
+        return listed([median(found[name]) if found.get(name) else None for name in workloads], "{:.0f}".format)
 
     return ours
 
@@ -153,7 +180,7 @@ def predicted(figure: str, names: Sequence[str], trace: str, form: Callable[[flo
             name: fmean(score[figure] for score in scores if score["predictor"] == name)
             for name in {score["predictor"] for score in scores}
         }
-        return _listed([means[name] / means[BESIDE] if name in means else None for name in names], form)
+        return listed([means[name] / means[BESIDE] if name in means else None for name in names], form)
 
     return ours
 
@@ -163,7 +190,7 @@ def slowed(way: str, figure: str, form: Callable[[float], str]) -> Ours:
 
     def ours(documents: Documents) -> str | None:
         rows = {(row["way"], row["slowdown"]): row for document in documents for row in document["rows"]}
-        return _listed([rows.get((way, by), {}).get(figure) for by in (4.0, 2.0, 1.33)], form)
+        return listed([rows.get((way, by), {}).get(figure) for by in (4.0, 2.0, 1.33)], form)
 
     return ours
 
@@ -191,5 +218,20 @@ def seconds_until(reason: str) -> Ours:
             (each["seconds"] for document in documents for each in document["events"] if each["reason"] == reason),
             "{:.0f} s".format,
         )
+
+    return ours
+
+
+def settled_over_best(case: str, workers: int, policies: Sequence[str]) -> Ours:
+    """Settled time over the best split's in a simulated case. Of `simulated`."""
+
+    def ours(documents: Documents) -> str | None:
+        rows = {
+            row["policy"]: row["settled"]
+            for document in documents
+            for row in document["rows"]
+            if (row["case"], row["workers"]) == (case, workers)
+        }
+        return listed([rows.get(policy) for policy in policies], "{:.2f}x".format)
 
     return ours

@@ -29,6 +29,11 @@ def test_every_chart_and_table_has_a_place() -> None:
     assert all(f"benchmarks/{name}" in text for name in page.CHARTS)
 
 
+def test_a_figure_without_results_is_not_measured() -> None:
+    for name, paper in page.papers.PAPERS.items():
+        assert page.papers.rendered([], name).count(page.papers.NOT_MEASURED) == len(paper.rows)
+
+
 def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(BenchmarkError, match="is no result of a benchmark"):

@@ -11,6 +11,7 @@ import emulated_law
 import gpu
 import pytest
 import stragglers
+import taming
 from bsp_emulated import Emulated
 from bsp_setting import CHANGING, WORKLOADS, Setting, limits
 from simulated_scenarios import by_name, cases
@@ -64,6 +65,12 @@ def test_every_simulated_case_is_a_scenario_of_any_number_of_workers() -> None:
             assert len(scenario.workers()) == workers
             known = {group.cpu_limit is not None for group in scenario.job.groups}
             assert known == {case.limits}, "limits are stated only where they are what it is about"
+
+
+def test_a_gpu_and_a_cpu_share_the_batch_by_their_flops() -> None:
+    run = taming.play(taming.Setting("MNIST", "mixed", "Static", "Static", 0.05, 0.0, 0, 400))
+    assert run.batches == (104, 24), "0.813 : 0.187, in whole samples"
+    assert run.step_seconds == pytest.approx(run.oracle_seconds)
 
 
 def test_every_case_of_stragglers_is_a_scenario_that_its_seed_settles() -> None:
