@@ -34,6 +34,7 @@ NOTHING = "No results are recorded yet."
 TABLES: Mapping[str, tuple[str, Callable[[Documents], str]]] = {
     "ablation": ("ablation", simulated.ablation),
     "bsp": ("bsp", measured.bsp),
+    "by_batch": ("by_batch", tables_papers.by_batch),
     "chaos": ("chaos", measured.chaos),
     "decide": ("decide", simulated.decide),
     "elastic": ("elastic", simulated.elastic),

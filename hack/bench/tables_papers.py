@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+import numpy as np
 import tables_measured
-from table import NONE, UNIFORM, Documents, milliseconds, spread, table
+from table import NONE, UNIFORM, Document, Documents, milliseconds, spread, table
 
 PAPER_SAVING = {16: "37 %", 12: "28 %"}
 """Speed-up of an iteration over equal batches, by workers. Source: LB-BSP, fig. 6a and section 5.2."""
@@ -51,6 +52,38 @@ def predictors(documents: Documents) -> str:
         rows.append([trace, predictor, f"{error:.4f}", f"{error / usual - 1:+.1%}", f"{seconds:.3f}"])
     headings = ("trace", "predictor", "error of log speed", f"beside {BESIDE}", "iteration over equal batches")
     return table(headings, rows, texts=2)
+
+
+def by_batch(documents: Documents) -> str:
+    """A row for each device and model: the line that fits best, and the throughput by batch."""
+    rows = [
+        [
+            document["device"],
+            each["model"],
+            *(f"{figure:.0%}" for figure in _line(each)),
+            " / ".join(f"{rate:.2f}" for rate in _throughputs(each)),
+        ]
+        for document in documents
+        for each in document["curves"]
+    ]
+    batches = " / ".join(map(str, documents[0]["curves"][0]["batches"]))
+    headings = ("device", "model", "fixed part at 32 samples", "farthest from the line", f"throughput at {batches}")
+    return table(headings, rows, texts=2)
+
+
+def _line(curve: Document) -> tuple[float, float]:
+    """The fixed part of the time at 32 samples, and the greatest relative distance of a time, from the line that is
+    nearest to all times by ratio.
+    """
+    batches, seconds = (np.array(curve[name], dtype=float) for name in ("batches", "seconds"))
+    slope, fixed = np.polyfit(batches, seconds, 1, w=1 / seconds)
+    return float(fixed / (fixed + 32 * slope)), float(np.abs((fixed + slope * batches) / seconds - 1).max())
+
+
+def _throughputs(curve: Document) -> list[float]:
+    """Samples per second over the most, by batch."""
+    rates = [batch / seconds for batch, seconds in zip(curve["batches"], curve["seconds"], strict=True)]
+    return [rate / max(rates) for rate in rates]
 
 
 Ours = Callable[[Documents], str | None]
@@ -233,5 +266,26 @@ def settled_over_best(case: str, workers: int, policies: Sequence[str]) -> Ours:
             if (row["case"], row["workers"]) == (case, workers)
         }
         return listed([rows.get(policy) for policy in policies], "{:.2f}x".format)
+
+    return ours
+
+
+def line_by_batch(device: str) -> Ours:
+    """The fixed part of a step with 32 samples, and how far times are from a line, by model. Of `by_batch`."""
+
+    def ours(documents: Documents) -> str | None:
+        curves = [each for document in documents if document["device"] == device for each in document["curves"]]
+        lines = [f"{each['model']} {fixed:.0%}, {off:.0%}" for each in curves for fixed, off in [_line(each)]]
+        return "; ".join(lines) or None
+
+    return ours
+
+
+def throughput_by_batch(model: str, device: str) -> Ours:
+    """Samples per second over the most, by batch. Of `by_batch`."""
+
+    def ours(documents: Documents) -> str | None:
+        curves = [each for document in documents if document["device"] == device for each in document["curves"]]
+        return next((listed(_throughputs(each), "{:.2f}".format) for each in curves if each["model"] == model), None)
 
     return ours

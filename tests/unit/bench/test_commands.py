@@ -60,6 +60,12 @@ def test_decisions_have_a_cost(tmp_path: Path) -> None:
     assert all(each["cpu_milliseconds"] > 0 for each in document["decisions"])
 
 
+@pytest.mark.long
+def test_a_step_has_a_time_at_each_batch(tmp_path: Path) -> None:
+    _, document = outcome("by_batch", ["--steps", "1"], tmp_path)
+    assert all(min(each["seconds"]) > 0 for each in document["curves"])
+
+
 @pytest.mark.parametrize("command", ["simulated", "ablation", "decide", "stragglers", "stragglers_elastic"])
 def test_numbers_that_make_no_sense_are_refused(command: str) -> None:
     with pytest.raises(SystemExit) as ended:
