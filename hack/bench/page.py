@@ -19,6 +19,7 @@ import charts
 import papers
 import runner
 import tables_measured as measured
+import tables_omnilearn
 import tables_papers
 import tables_simulated as simulated
 import tables_taming
@@ -33,6 +34,7 @@ NOTHING = "No results are recorded yet."
 
 TABLES: Mapping[str, tuple[str, Callable[[Documents], str]]] = {
     "ablation": ("ablation", simulated.ablation),
+    "activations": ("activations", tables_omnilearn.activations),
     "bsp": ("bsp", measured.bsp),
     "by_batch": ("by_batch", tables_papers.by_batch),
     "chaos": ("chaos", measured.chaos),
@@ -40,6 +42,12 @@ TABLES: Mapping[str, tuple[str, Callable[[Documents], str]]] = {
     "elastic": ("elastic", simulated.elastic),
     "gpu": ("gpu", measured.gpu),
     "lbbsp": ("lbbsp", tables_papers.lbbsp),
+    "omnilearn_accuracy": ("omnilearn_accuracy", tables_omnilearn.accuracy),
+    "omnilearn_dynamic": ("omnilearn", tables_omnilearn.dynamic),
+    "omnilearn_growing": ("omnilearn", tables_omnilearn.growing),
+    "omnilearn_many": ("omnilearn", tables_omnilearn.many),
+    "omnilearn_spreads": ("omnilearn", tables_omnilearn.spreads),
+    "omnilearn_static": ("omnilearn", tables_omnilearn.static),
     "overhead": ("overhead", measured.overhead),
     "predictors": ("predictors", tables_papers.predictors),
     "policies": ("simulated", simulated.policies),

@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[Sequence[str], str, int]] = {
     "ablation": (["--without", "noise gate", "--case", "jump 2x", "--workers", "3", "--seeds", "1"], "changes", 1),
     "stragglers": (["--only", "healthy", "--seeds", "1", "--steps", "260"], "rows", 4),
     "stragglers_elastic": (["--workers", "4", "--steps", "60", "--seeds", "1"], "rows", 15),
+    "omnilearn": (["--place", "fig. 8", "--workload", "alexnet", "--seeds", "1"], "runs", 4),
     "weighting": (["--seeds", "1", "--epochs", "1", "--width", "4"], "outcomes", 12),
 }
 
