@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 import numpy as np
 import runner
 import tables_omnilearn
-from omnilearn_setting import EPOCH_STEPS, PHASE_EPOCHS, PLACES, Setting, law, recorded
+from omnilearn_setting import EPOCH_STEPS, MANY_CORES, PHASE_EPOCHS, PLACES, Setting, law, recorded
 from table import OWN_POLICY, UNIFORM
 from tables_measured import by_policy, ratios
 from tables_omnilearn import DYNAMIC, GROWING, MANY, OMNILEARN, STATIC, UNSEEN, WITHOUT_BAND
@@ -47,9 +47,9 @@ SOURCES = (
 @dataclass(frozen=True, slots=True)
 class Run:
     """One simulated job. `growth` is that of the global batch, `last_adjustment` the epoch in which batches were
-    adjusted last (None: never). `seconds` are those of all steps, `oracle_seconds` the oracle's. By level, without the
-    first epoch after a change: the median of `own` seconds and the mean `spread` of a step, from the fastest worker to
-    the slowest.
+    adjusted last (None: never). `seconds` are those of all steps, `oracle_seconds` the oracle's; `batches` are the last
+    ones. At level 8 (of 32 workers: always), without the first epoch after a change: the median of `own` seconds, and
+    the mean `spread` of a step, from the fastest worker to the slowest.
     """
 
     workload: str
@@ -62,22 +62,16 @@ class Run:
     growth: float
     seconds: float
     oracle_seconds: float
-    batches: tuple[int, ...]
-    own: Mapping[str, float]
-    spread: Mapping[str, float]
+    batches: str
+    own: float | None
+    spread: float | None
 
 
 def play(key: runner.Key) -> Run:
     """Simulate one of them."""
     setting = Setting(*key)
     result = simulate(setting.scenario())
-    levels = PLACES[setting.place] or (0,)
-    own: dict[str, list[float]] = {}
-    spread: dict[str, list[float]] = {}
-    for phase, level in enumerate(levels):
-        times = _settled(result, phase * setting.phase_steps, setting.phase_steps)
-        own.setdefault(str(level), []).append(float(np.median(times)))
-        spread.setdefault(str(level), []).append(float((times.max(axis=1) - times.min(axis=1)).mean()))
+    times = _unequal(result, setting)
     batches = result.plans[-1].batches
     return Run(
         *key,
@@ -86,15 +80,23 @@ def play(key: runner.Key) -> Run:
         round(sum(batches) / sum(result.plans[0].batches) - 1, 4),
         round(float(result.step_seconds.sum()), 3),
         round(float(result.oracle_seconds.sum()), 3),
-        batches,
-        {level: round(fmean(each), 5) for level, each in own.items()},
-        {level: round(fmean(each), 5) for level, each in spread.items()},
+        " / ".join(map(str, _by_cores(batches) if setting.place == MANY else batches)),
+        round(float(np.median(times)), 5) if len(times) else None,
+        round(float(np.ptp(times, axis=1).mean()), 5) if len(times) else None,
     )
 
 
-def _settled(result: SimulationResult, first: int, steps: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Own seconds of a phase's steps after its first epoch."""
-    return result.own_seconds[first + EPOCH_STEPS : first + steps]
+def _unequal(result: SimulationResult, setting: Setting) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Own seconds of the steps at level 8, or of 32 workers, after the first epoch of each phase."""
+    step = np.arange(result.steps)
+    level = np.array(PLACES[setting.place] or (8,))[step // setting.phase_steps]
+    return result.own_seconds[(level == 8) & (step % setting.phase_steps >= EPOCH_STEPS)]
+
+
+def _by_cores(batches: Sequence[int]) -> list[int]:
+    """The median batch of the workers of each number of cores."""
+    ends = np.cumsum(list(MANY_CORES.values()))[:-1]
+    return [round(float(np.median(each))) for each in np.split(np.array(batches), ends)]
 
 
 def keys(options: argparse.Namespace) -> list[runner.Key]:

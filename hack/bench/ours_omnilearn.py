@@ -15,7 +15,6 @@ from tables_omnilearn import (
     RULES,
     Runs,
     accuracies,
-    by_cores,
     line,
     points,
 )
@@ -77,7 +76,7 @@ def over_equal(place: str, figure: str, *policies: str, workloads: Sequence[str]
     def ours(documents: Documents) -> str:
         runs = Runs(documents)
         return "; ".join(
-            f"{policy}: " + _listed(f"{runs.over_equal(place, each, policy, figure, '8'):.2f}x" for each in workloads)
+            f"{policy}: " + _listed(f"{runs.over_equal(place, each, policy, figure):.2f}x" for each in workloads)
             for policy in policies
         )
 
@@ -89,8 +88,8 @@ def batches_of_many(documents: Documents) -> str:
     runs = Runs(documents)
     found = []
     for workload in runs.workloads(MANY):
-        batches = by_cores(runs.of(MANY, workload, OMNILEARN)[0]["batches"])
-        found.append(f"{batches}, spread {runs.over_equal(MANY, workload, OMNILEARN, 'spread', '0'):.2f}x")
+        batches = runs.of(MANY, workload, OMNILEARN)[0]["batches"]
+        found.append(f"{batches}, spread {runs.over_equal(MANY, workload, OMNILEARN, 'spread'):.2f}x")
     return "; ".join(found)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean, median
+from statistics import fmean
 
 from table import NONE, OWN_POLICY, UNIFORM, Document, Documents, percent, spread, table
 
@@ -68,9 +68,9 @@ class Runs:
             return [1 - run["oracle_seconds"] / run["seconds"] for run in equal.values()]
         return [1 - run["seconds"] / equal[run["seed"]]["seconds"] for run in self.of(place, workload, policy)]
 
-    def over_equal(self, place: str, workload: str, policy: str, figure: str, level: str) -> float:
-        """A figure by level over that of equal batches, in the mean over the seeds."""
-        own, equal = (fmean(run[figure][level] for run in self.of(place, workload, each)) for each in (policy, UNIFORM))
+    def over_equal(self, place: str, workload: str, policy: str, figure: str) -> float:
+        """A figure over that of equal batches, in the mean over the seeds."""
+        own, equal = (fmean(run[figure] for run in self.of(place, workload, each)) for each in (policy, UNIFORM))
         return own / equal
 
 
@@ -92,7 +92,7 @@ def growing(documents: Documents) -> str:
                         spread((run["last_adjustment"] for run in mine), "{:.0f}".format),
                         spread((run["growth"] for run in mine), "{:+.0%}".format),
                         PAPER_GROWTH.get(workload, NONE) if literal else NONE,
-                        " / ".join(map(str, mine[0]["batches"])),
+                        mine[0]["batches"],
                     ]
                 )
     headings = ("workload", "policy", "noise", "adjustments", "the paper", "last in epoch", "global batch", "the paper")
@@ -139,8 +139,8 @@ def spreads(documents: Documents) -> str:
     for workload in runs.workloads("HL8"):
         for policy in (UNIFORM, STATIC, WITHOUT_BAND, OMNILEARN, OWN_POLICY):
             mine = runs.of("HL8", workload, policy)
-            times = [f"{1e3 * fmean(run[figure]['8'] for run in mine):.0f} ms" for figure in ("own", "spread")]
-            shares = [f"{runs.over_equal('HL8', workload, policy, each, '8'):.2f}x" for each in ("own", "spread")]
+            times = [f"{1e3 * fmean(run[figure] for run in mine):.0f} ms" for figure in ("own", "spread")]
+            shares = [f"{runs.over_equal('HL8', workload, policy, each):.2f}x" for each in ("own", "spread")]
             paper = PAPER_HOURS.get(workload) if policy == STATIC else None
             beside = f"{paper[2] / paper[1]:.2f}x" if paper else NONE
             rows.append([workload, policy, times[0], shares[0], beside, times[1], shares[1]])
@@ -162,18 +162,12 @@ def many(documents: Documents) -> str:
                     spread(runs.saved(MANY, workload, policy), percent),
                     spread(runs.saved(MANY, workload, ORACLE), percent),
                     spread((run["adjustments"] for run in mine), "{:.0f}".format),
-                    f"{1e3 * fmean(run['spread']['0'] for run in mine):.0f} ms",
-                    by_cores(mine[0]["batches"]),
+                    f"{1e3 * fmean(run['spread'] for run in mine):.0f} ms",
+                    mine[0]["batches"],
                 ]
             )
     headings = ("workload", "policy", "time saved", "the oracle", "adjustments", "slowest less fastest")
     return table((*headings, "batches at 2 / 4 / 6 / 16 / 32 cores"), rows, texts=2)
-
-
-def by_cores(batches: Sequence[int]) -> str:
-    """Median batches of ten workers each of 2, 4 and 6 cores, and of those of 16 and 32."""
-    parts = [batches[:10], batches[10:20], batches[20:30], batches[30:31], batches[31:]]
-    return " / ".join(f"{median(each):.0f}" for each in parts)
 
 
 def _saved(runs: Runs, place: str, workload: str, policies: Iterable[str]) -> list[str]:
