@@ -141,14 +141,21 @@ def test_any_windows_leave_finite_numbers(windows: list[Window]) -> None:
         assert all(math.isfinite(each) for known in learned for each in known.numbers)
 
 
-@pytest.mark.parametrize("prediction", ["ARX", "NARX"])
-def test_memory_written_and_read_between_all_decisions_decides_as_one_that_is_kept(prediction: str) -> None:
+@pytest.mark.parametrize(
+    ("prediction", "interval", "samples"),
+    [("ARX", 10, [57, 57, 57]), ("NARX", 10, [57, 57, 57]), ("NARX", 1, [49, 48, 47])],
+)
+def test_memory_written_and_read_between_all_decisions_decides_as_one_that_is_kept(
+    prediction: str, interval: int, samples: list[int]
+) -> None:
+    """At an interval of 1 the policy keeps more windows than the predictor reads."""
+
     def reasons(*, forgetful: bool) -> list[str]:
-        world = hetero_world("LBBSP", noise=0.1, seed=2, prediction=prediction)
+        world = hetero_world("LBBSP", noise=0.1, seed=2, prediction=prediction, interval=interval)
         world.forgetful = forgetful
         export_use(world)
         reasons = [decision.reason for decision in world.run(60)]
-        assert [each.samples for each in world.memory.learned] == [57, 57, 57]
+        assert [each.samples for each in world.memory.learned] == samples
         return reasons
 
     assert reasons(forgetful=True) == reasons(forgetful=False)

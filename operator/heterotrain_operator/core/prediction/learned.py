@@ -53,8 +53,10 @@ def sample_of(windows: tuple[Window, ...], line: Line | None) -> Sample | None:
     """The last windows, oldest first, as inputs; None if they are too few, or the use of the CPU is not known of all.
 
     `line` is the worker's own time by batch, as far as that is sure; without it windows at other batches than the last
-    one tell of the batch, not of speed. Use of memory that is not known counts as none: it has no limit.
+    one tell of the batch, not of speed. Use of memory that is not known counts as none: it has no limit. Of more
+    windows than count, which a policy may keep, the last ones are read.
     """
+    windows = windows[-LOOKS_BACK:]
     if line is None:
         windows = tuple([window for window in windows if window.batch == windows[-1].batch])
     newest = windows[-LAGS:]
