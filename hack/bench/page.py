@@ -21,6 +21,7 @@ import runner
 import tables_measured as measured
 import tables_omnilearn
 import tables_papers
+import tables_rivals
 import tables_simulated as simulated
 import tables_taming
 from table import Document, Documents
@@ -52,8 +53,10 @@ TABLES: Mapping[str, tuple[str, Callable[[Documents], str]]] = {
     "predictors": ("predictors", tables_papers.predictors),
     "policies": ("simulated", simulated.policies),
     "replacement": ("replacement", measured.replacement),
+    "rivals": ("rivals", tables_rivals.rivals),
     "saved": ("bsp", measured.saved),
     "simulated": ("simulated", simulated.simulated),
+    "stealing": ("rivals", tables_rivals.stealing),
     "stragglers": ("stragglers", simulated.stragglers),
     "taming": ("taming", tables_taming.clusters),
     "transition": ("transition", measured.transition),
