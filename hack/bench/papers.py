@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import ours_omnilearn as omnilearn
 import tables_omnilearn as named
 import tables_papers as ours
+import tables_rivals
 from table import Documents
 from tables_papers import Paper, Row
 from tables_taming import TAMING
