@@ -21,7 +21,7 @@ import numpy as np
 import rival_schemes as schemes
 import runner
 import simulated_scenarios as scenarios
-import tables_papers
+import tables_rivals
 
 from heterotrain_operator.clusters.simulated.cluster import SimulatedCluster
 from heterotrain_operator.clusters.simulated.scenario import AT_ONCE
@@ -250,7 +250,7 @@ def main(arguments: Sequence[str]) -> int:
     keys = [(*key, seed) for key in settings if options.part in (None, key[0]) for seed in range(options.seeds)]
     runs = [(key[0], run) for key, run in zip(keys, runner.play(one, Run, keys, options, SOURCES), strict=True)]
     document = {"benchmark": "rivals", "runs": [{"part": part, **asdict(run)} for part, run in runs]}
-    runner.report(document, f"{tables_papers.rivals([document])}\n\n{tables_papers.stealing([document])}", options)
+    runner.report(document, f"{tables_rivals.rivals([document])}\n\n{tables_rivals.stealing([document])}", options)
     return 0
 
 
