@@ -372,8 +372,8 @@ def _given_up(job: Job, message: str) -> Event:
 
 def _without_its_worker(known: RememberedWorker) -> RememberedWorker:
     """What is known of a place, but not of the worker that had it."""
-    nothing = {"left_out": 0, "failures": 0, "tries": 0, "steady_at": 0}
-    return known.unmeasured()._replace(evidence=Evidence(), resource_use=ResourceUse(), key="", **nothing)
+    unmeasured = known.unmeasured()._replace(evidence=Evidence(), resource_use=ResourceUse(), key="")
+    return unmeasured._replace(left_out=0, failures=0, tries=0, steady_at=0)
 
 
 def _enough(job: Job, facts: Facts, memory: Remembered, now: float, message: str) -> Accounted:
