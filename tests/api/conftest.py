@@ -75,7 +75,7 @@ def _unknown(node: Any, schema: Document) -> Iterator[str]:
         for name, value in node.items():
             if name in schema["properties"]:
                 yield from _unknown(value, schema["properties"][name])
-            else:
+            elif "x-kubernetes-preserve-unknown-fields" not in schema:
                 yield f"unknown field {name}"
     elif isinstance(node, list) and "items" in schema:
         for entry in node:

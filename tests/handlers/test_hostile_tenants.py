@@ -15,6 +15,7 @@ import pytest
 
 from handlers.operators import PATIENCE_SECONDS, Workers, operator, options, trained, until
 from heterotrain.contract import DEFAULT_METRICS_PORT
+from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.controller import rounds
 from heterotrain_operator.controller.rounds import InThread, JobRounds
@@ -118,3 +119,33 @@ async def test_thirty_two_hostile_jobs_do_not_keep_another_tenants_job_from_its_
             assert max(server.most_open for server in servers) <= 2  # a closed one is noticed late
     async with asyncio.timeout(PATIENCE_SECONDS):
         await until(lambda: not any(server.open for server in servers))
+
+
+def stuffed_job(number: int) -> Document:
+    """A job of 20,000 values, of which it may have as many, or with more."""
+    entries: list[Document] = [{}] * 200_000 if number % 2 else [{"name": f"V{n}", "value": "x"} for n in range(6000)]
+    container = {"name": "t", "image": "x", "command": ["x"], "env": entries}
+    spec = {"workerGroups": [{"name": "w", "replicas": 1, "template": {"spec": {"containers": [container]}}}]}
+    return merged(JOB, {"metadata": {"name": f"theirs-{number}"}, "spec": spec})
+
+
+async def test_large_and_oversized_documents_do_not_keep_another_tenants_job_from_its_rounds(
+    api: ApiServer, workers: Workers, counted: Counter[str]
+) -> None:
+    labels = {LABEL_JOB: "digits"}
+    for number in range(20):
+        body = {"metadata": {"name": f"labelled-{number}", "labels": labels}, "data": {"x": "x" * 1_000_000}}
+        api.put("configmaps", body, NAMESPACE)
+    async with operator(options(watched=("team-a", NAMESPACE))):
+        await trained(api, workers)
+        before = counted["team-a/digits"]
+        for number in range(6):
+            api.put("heterotrainingjobs", stuffed_job(number), NAMESPACE)
+
+        def statuses() -> list[Document]:
+            names = [f"theirs-{number}" for number in range(6)]
+            return [api.the("heterotrainingjobs", name, NAMESPACE).get("status", {}) for name in names]
+
+        await until(lambda: [each.get("phase") for each in statuses()] == ["Created", "Invalid"] * 3)
+        assert "spec: must" in statuses()[1]["reason"]
+        await until(lambda: counted["team-a/digits"] >= before + ROUNDS)

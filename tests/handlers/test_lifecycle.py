@@ -33,7 +33,7 @@ from heterotrain_operator.clusters.kube.api_server.access import Access, connect
 from heterotrain_operator.clusters.kube.api_server.lease import Leadership
 from heterotrain_operator.clusters.kube.api_server.transport import PatientClient
 from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB
-from heterotrain_operator.controller import handlers
+from heterotrain_operator.controller import short_documents
 from heterotrain_operator.controller.options import Options
 from heterotrain_operator.metrics.table import WATCH_UP
 from kube_server.api_server import ApiServer, merged
@@ -107,7 +107,7 @@ async def test_operator_that_goes_on_after_another_keeps_the_plan_and_lists_agai
     async with operator(options(identity="operator-b")):
         await trained(api, workers)
     plan, chosen, lists = plan_of(api), options(), list[str]()
-    monkeypatch.setattr(handlers, "CHUNK_SIZE", 2)
+    monkeypatch.setattr(short_documents, "PAGE_OBJECTS", 2)
 
     def late(verb: str, plural: str, name: str) -> None:
         lists.extend([plural] if (verb, plural) == ("list", "pods") else [])

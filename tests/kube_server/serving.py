@@ -60,7 +60,8 @@ class _Handler(BaseHTTPRequestHandler):
         key = (plural, namespace, name)
         if self.command == "GET":
             self.api.asked.append((url.path, query))
-            return 200, self._read(key, subresource, query)
+            found = self._read(key, subresource, query)
+            return 200, _metadata_alone(found) if "as=PartialObject" in (self.headers["Accept"] or "") else found
         kind = self.headers["Content-Type"]
         assert kind != APPLY or query["force"].lower() == "true"
         exists = key in self.api.objects
@@ -98,6 +99,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002  # the base class names it so
         """Tests read what is written to the API server, not this."""
+
+
+def _metadata_alone(found: Any) -> Any:
+    """Of an object, a list or the events of a watch."""
+    partial = {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata"}
+    if isinstance(found, Iterator):
+        return (event if event == CUT else {**event, "object": _metadata_alone(event["object"])} for event in found)
+    if "items" in found:
+        items = [_metadata_alone(item) for item in found["items"]]
+        return {**partial, "kind": "PartialObjectMetadataList", "metadata": found["metadata"], "items": items}
+    return found if found["kind"] == "Status" else {**partial, "metadata": found["metadata"]}
 
 
 def _parts(path: str) -> tuple[str, str, str, str, str]:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from heterotrain_operator.clusters.kube.api_server.access import Access, connect
+from heterotrain_operator.clusters.kube.api_server.gateway import METADATA, METADATA_ONLY
 from heterotrain_operator.clusters.kube.api_server.transport import PatientClient
 from kube_server.api_server import APPLY, JSON_PATCH, ApiServer, Document
 from kube_server.serving import kubeconfig, serving
@@ -40,12 +41,16 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.raw("DELETE", f"{NAMESPACES}/{self._namespace}")
 
-    def ask(self, method: str, path: str, body: Any = None, kind: str = JSON) -> tuple[int, Document]:
-        return self.raw(method, f"{NAMESPACES}/{self._namespace}/{path}", body, kind)
+    def ask(
+        self, method: str, path: str, body: Any = None, kind: str = JSON, accept: str = JSON
+    ) -> tuple[int, Document]:
+        return self.raw(method, f"{NAMESPACES}/{self._namespace}/{path}", body, kind, accept)
 
-    def raw(self, method: str, path: str, body: Any = None, kind: str = JSON) -> tuple[int, Document]:
+    def raw(
+        self, method: str, path: str, body: Any = None, kind: str = JSON, accept: str = JSON
+    ) -> tuple[int, Document]:
         """HTTP status and the document of the answer."""
-        headers = {"Content-Type": kind, "Accept": JSON}
+        headers = {"Content-Type": kind, "Accept": accept}
         request = self._client.param_serialize(
             method, path, body=body, header_params=headers, auth_settings=["BearerToken"]
         )
@@ -141,3 +146,12 @@ def test_list_is_of_those_with_the_label_or_field_and_is_continued_until_all_wer
     _, second = server.ask("GET", f"configmaps?labelSelector=a%3Db&limit=2&continue={token}")
     assert (names(second), second["metadata"].get("continue") or "") == (["c"], "")
     assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+
+
+def test_metadata_are_given_alone_where_no_more_is_asked_for(server: Server) -> None:
+    server.apply({**MAP, "metadata": {"name": "m", "labels": {"a": "b"}}})
+    _, one = server.ask("GET", "configmaps/m", accept=METADATA)
+    _, listed = server.ask("GET", "configmaps?labelSelector=a%3Db", accept=METADATA_ONLY)
+    assert [one["kind"], listed["kind"]] == ["PartialObjectMetadata", "PartialObjectMetadataList"]
+    assert (names(listed), "data" in one, "data" in listed["items"][0]) == (["m"], False, False)
+    assert listed["metadata"]["resourceVersion"]

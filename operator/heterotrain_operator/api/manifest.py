@@ -1,4 +1,4 @@
-"""Read a manifest and refuse what is wrong with it, all at once, each fault by its path.
+"""Read a manifest and refuse what is wrong with it, the first dozen faults at once, each by its path.
 
 A fault in one field must not hide the faults of others: what is malformed is set aside, and every rule that
 does not read it is still judged.
@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 from heterotrain_operator.api.availability import unavailable
 from heterotrain_operator.api.document import Location, field_problem, in_json, plain_mapping, read_document, shown
 from heterotrain_operator.api.job import API_VERSION, KIND, HeteroTrainingJob
-from heterotrain_operator.api.problems import ManifestError, Problem, render_path
+from heterotrain_operator.api.problems import MOST_PROBLEMS, ManifestError, Problem, render_path, size_problem
 from heterotrain_operator.api.rule import Rule
 from heterotrain_operator.api.rules import PLAN_FITS_INTO_A_CONFIG_MAP, RULES
 
@@ -46,8 +46,8 @@ _PLACEHOLDERS: dict[str, Any] = {
 def load_manifest(path: str | Path) -> HeteroTrainingJob:
     """The job that a YAML (or JSON) file describes, defaults filled in.
 
-    Raises ManifestError with all that is wrong with it: unreadable, not YAML, not one document, or not a
-    valid job.
+    Raises ManifestError with the first dozen things that are wrong with it: unreadable, not YAML, not one document, or
+    not a valid job.
     """
     return parse_manifest(read_document(Path(path)))
 
@@ -96,7 +96,11 @@ def _plain(document: object) -> dict[str, Any]:
     ]
     if wrong_kind:
         raise ManifestError(wrong_kind)
-    return in_json(given)
+    plain = in_json(given)
+    too_large = size_problem(plain.get("spec"))
+    if too_large is not None:
+        raise ManifestError([too_large])
+    return plain
 
 
 def _judged(document: dict[str, Any], rules: tuple[Rule[HeteroTrainingJob], ...] = RULES) -> HeteroTrainingJob:
@@ -109,7 +113,7 @@ def _judged(document: dict[str, Any], rules: tuple[Rule[HeteroTrainingJob], ...]
             if not any(_overlaps(read, path) for read in rule.reads for path in malformed):
                 problems += rule.check(job)
     if job is None or problems:
-        raise ManifestError(problems)
+        raise ManifestError(problems[:MOST_PROBLEMS])
     return job
 
 
@@ -130,7 +134,7 @@ def _validated(document: dict[str, Any], problems: list[Problem]) -> HeteroTrain
         except ValidationError as error:
             errors = [detail for detail in error.errors(include_url=False) if not _is_echo(detail)]
         if attempt == 0:
-            problems += [field_problem(detail, HeteroTrainingJob) for detail in errors]
+            problems += [field_problem(detail, HeteroTrainingJob) for detail in errors[:MOST_PROBLEMS]]
         # From the last to the first, so that the positions of list entries stay what they are.
         for detail in reversed(errors):
             _set_aside(document, detail["loc"])

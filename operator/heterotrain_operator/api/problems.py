@@ -7,6 +7,7 @@ down. No object that an API server stores comes near these bounds; a file of a f
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -88,6 +89,41 @@ def magnitude_problem(document: object) -> Problem | None:
             return Problem(render_path(path), "holds half a character (a lone surrogate), which no file can express")
         pending.extend(_entries(path, value))
     return None
+
+
+MAX_SPEC_BYTES = 2**18
+"""Of a job's spec as JSON; a usual one has some 2 KiB, and kubectl apply stores none above 256 KiB."""
+
+MAX_SPEC_VALUES = 20_000
+"""Of a job's spec: mappings, lists and what is in them. Each costs the operator some 15 microseconds to judge and 120
+bytes to keep."""
+
+MOST_PROBLEMS = 12
+"""So many are looked for in one document."""
+
+
+def size_problem(spec: object) -> Problem | None:
+    """Why a spec, which is what JSON holds, is too large to be judged; None if it is not."""
+    size = len(json.dumps(spec, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
+    if size > MAX_SPEC_BYTES:
+        return Problem("spec", f"must be of at most {MAX_SPEC_BYTES} bytes as JSON, found {size}")
+    number = values_in(spec)
+    if number > MAX_SPEC_VALUES:
+        return Problem("spec", f"must have at most {MAX_SPEC_VALUES} values, found {number}")
+    return None
+
+
+def values_in(value: object) -> int:
+    """How many mappings, lists and other values there are, without keys."""
+    number, pending = 0, [value]
+    while pending:
+        node = pending.pop()
+        number += 1
+        if isinstance(node, dict):
+            pending.extend(node.values())
+        elif isinstance(node, list):
+            pending.extend(node)
+    return number
 
 
 def unusual_values(value: object, path: _Path) -> Iterator[Problem]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from jsonschema import Draft202012Validator, ValidationError
 from kubernetes_validate.utils import latest_version, schema_contents
 from referencing import Registry, Resource
 
-from heterotrain_operator.api.problems import Problem, did_you_mean, render_path, unusual_values
+from heterotrain_operator.api.problems import MOST_PROBLEMS, Problem, did_you_mean, render_path, unusual_values
 from heterotrain_operator.api.quantity import parse_quantity
 
 _POD_TEMPLATE = "io.k8s.api.core.v1.PodTemplateSpec"
@@ -84,21 +85,20 @@ def _quantities(spec: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...]
 
 
 def template_problems(template: Mapping[str, Any], path: tuple[str | int, ...]) -> list[Problem]:
-    """All that is wrong with a PodTemplateSpec that lies at `path`.
+    """What is wrong with a PodTemplateSpec that lies at `path`, the first MOST_PROBLEMS of it.
 
     Beside the schema: its numbers must be such as an API server stores, its quantities must be quantities, and its
     first container must say what to run.
     """
-    unusual = list(unusual_values(template, path))
+    unusual = list(islice(unusual_values(template, path), MOST_PROBLEMS))
     if unusual:
         return unusual
-    problems = list(
-        dict.fromkeys(
-            Problem(render_path(path + where), reason)
-            for error in _validator().iter_errors(template)
-            for where, reason in _reasons(error)
-        )
+    found = (
+        Problem(render_path(path + where), reason)
+        for error in _validator().iter_errors(template)
+        for where, reason in _reasons(error)
     )
+    problems = list(dict.fromkeys(islice(found, MOST_PROBLEMS)))
     if "spec" not in template:
         problems.append(Problem(render_path((*path, "spec")), "is required"))
     if problems:
@@ -111,6 +111,8 @@ def template_problems(template: Mapping[str, Any], path: tuple[str | int, ...]) 
         where = (*path, "spec", "containers", 0)
         problems.append(Problem(render_path(where), "needs an image or a command: it says nothing to run"))
     for where, value in _quantities(spec):
+        if len(problems) == MOST_PROBLEMS:
+            break
         try:
             parse_quantity(value)
         except ValueError as error:

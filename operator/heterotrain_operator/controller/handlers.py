@@ -14,7 +14,8 @@ from heterotrain_operator.clusters.kube.objects.names import GROUP, LABEL_JOB, P
 from heterotrain_operator.clusters.kube.observe.pod_facts import pod_facts
 from heterotrain_operator.clusters.kube.observe.watched import Key
 from heterotrain_operator.controller.runtime import Runtime
-from heterotrain_operator.controller.watches import EndlessPauses, restart_list
+from heterotrain_operator.controller.short_documents import PAGE_OBJECTS, Pages, Response
+from heterotrain_operator.controller.watches import EndlessPauses
 
 OURS = {LABEL_JOB: kopf.PRESENT}
 
@@ -24,10 +25,6 @@ RETRY_SECONDS = 5.0
 
 # Longer pauses than the last would leave the operator blind that long after the API server is back.
 BACKOFF_SECONDS = (1.0, 2.0, 3.0, 5.0)
-
-CHUNK_SIZE = 500
-"""Objects of one page of a list, as kubectl's. kopf asks for all at once otherwise, and thousands of pods take hundreds
-of MiB for as long as their one answer is read."""
 
 IDLE_SECONDS = 0.5
 """So long kopf keeps an object in memory once it was seen."""
@@ -64,7 +61,8 @@ async def login(memo: kopf.Memo, **_: Any) -> kopf.AiohttpSession:
         connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
         headers=info.as_http_headers(),
         trace_configs=[memo.runtime.watches.trace()],
-        middlewares=[restart_list],
+        middlewares=[Pages()],
+        response_class=Response,
     )
     return kopf.AiohttpSession(server=info.server, aiohttp_session=session)
 
@@ -119,7 +117,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     """Timeouts that detect a dead connection, no rights but those to jobs, and nothing written by kopf itself."""
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
-    settings.watching.chunk_size = CHUNK_SIZE
+    settings.watching.chunk_size = PAGE_OBJECTS
     settings.queueing.idle_timeout = IDLE_SECONDS
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, parse_stored, to_core
+from heterotrain_operator.api import HeteroTrainingJob, Problem
 from heterotrain_operator.clusters.kube.api_server.gateway import REFUSALS, Gateway, GatewayError
 from heterotrain_operator.clusters.kube.cluster import KubeCluster
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError
@@ -16,14 +15,12 @@ from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.clusters.kube.observe.sources import Source
 from heterotrain_operator.clusters.kube.observe.watched import Watched
-from heterotrain_operator.core.facts import listed
+from heterotrain_operator.controller.judging import Documents, InThread, Judged
 from heterotrain_operator.core.model import Decision, Job, Seen
 from heterotrain_operator.core.pacing import ANNOUNCED, Following, seconds_to_next_round
 from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.loop import Loop
 from heterotrain_operator.metrics.own import OperatorMetrics
-
-logger = logging.getLogger(__name__)
 
 TAKEN_SECONDS = 10.0
 """Between looks at whether a name that the job needs is free at last."""
@@ -31,14 +28,6 @@ TAKEN_SECONDS = 10.0
 PACE = ANNOUNCED
 
 T = TypeVar("T")
-
-
-class InThread(Protocol):
-    """Runs what blocks."""
-
-    async def __call__(self, blocking: Callable[..., T], /, *arguments: Any) -> T:
-        """What it returns."""
-        ...
 
 
 class JobRounds:
@@ -50,6 +39,7 @@ class JobRounds:
         nodes: Nodes,
         metrics: OperatorMetrics,
         source_of: Callable[[HeteroTrainingJob], Source],
+        documents: Documents,
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
@@ -57,12 +47,10 @@ class JobRounds:
     ) -> None:
         """`clock` gives Unix seconds, `monotonic` seconds that never jump; `metrics_from` is as for `Protection`."""
         self._gateway, self._nodes, self._metrics = gateway, nodes, metrics
-        self._source_of, self._clock, self._monotonic = source_of, clock, monotonic
+        self._source_of, self._documents, self._clock, self._monotonic = source_of, documents, clock, monotonic
         self._metrics_from = metrics_from
-        self._read_as: tuple[str, int] | None = None
-        self._job: HeteroTrainingJob | None = None
-        self._core: Job | None = None
-        self._problems: Sequence[Problem] = ()
+        self._judged: Judged | None = None
+        self._body: Mapping[str, Any] | None = None
         self._source: Source | None = None
         self.forget()
 
@@ -71,10 +59,19 @@ class JobRounds:
         self._cluster = KubeCluster(self._gateway, self._nodes, self._clock, self._metrics_from)
         self._loop = Loop(self._cluster, clock=self._clock, monotonic=self._monotonic)
         self._following = Following()
+        self._body = None
+
+    @property
+    def size(self) -> int:
+        """How many workers the job asks for, as far as that is known."""
+        job = None if self._judged is None else self._judged.job
+        return 0 if job is None else job.spec.total_replicas
 
     def close(self, namespace: str, name: str) -> None:
         """The job is gone, and no round is under way."""
         self._metrics.forget_job(namespace, name)
+        if self._judged is not None:
+            self._documents.forget(namespace, self._judged.edition[0])
 
     def check(self, body: Mapping[str, Any]) -> None:
         """Ask whether the job is there still. Raises JobGoneError if not, GatewayError if the API server fails."""
@@ -87,50 +84,43 @@ class JobRounds:
         plan_versions: Collection[str],
         in_thread: InThread,
     ) -> float:
-        """One round about the job as the watch shows it, with its pods and its plan's resource version.
+        """One round about the job whose metadata the watch shows, with its pods and its plan's resource version.
 
         Returns the seconds until the next. Raises JobGoneError if the job is no more, GatewayError if the API server
         fails, NotLeadingError if another replica may act.
         """
         began = self._monotonic()
-        if not self._is_read(body):
-            await in_thread(self._read, body)
-        if self._job is None:
-            await in_thread(self._cluster.refuse, body, self._problems)
+        judged, own = self._judged, self._body
+        if judged is None or own is None or not _is_read(body["metadata"], judged):
+            judged, own = await self._read(body["metadata"], in_thread)
+        if judged.job is None:
+            await in_thread(self._cluster.refuse, own, judged.problems)
             return PACE.still_seconds
         if self._source is None:
-            self._source = self._source_of(self._job)
-        cluster, watched = self._cluster, Watched(body, self._job, pods, plan_versions)
+            self._source = self._source_of(judged.job)
+        cluster, watched = self._cluster, Watched(own, judged.job, pods, plan_versions)
         if cluster.may_lack_pods(watched):
             found = await in_thread(self._tried, watched, lambda: cluster.with_lacking_pods(watched))
             if not isinstance(found, Watched):
                 return found
             watched = found
         namespace = body["metadata"]["namespace"]
-        reading = await self._source.read(self._job, namespace, cluster.readable(watched), self._clock())
-        return await in_thread(self._act, replace(watched, reading=reading), began)
+        reading = await self._source.read(judged.job, namespace, cluster.readable(watched), self._clock())
+        delay = await in_thread(self._act, replace(watched, reading=reading), began)
+        while cluster.unfinished:  # each time in a thread that others may have had meanwhile
+            await in_thread(self._tried, watched, cluster.go_on)
+        return delay
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    def _is_read(self, body: Mapping[str, Any]) -> bool:
-        return _edition(body) == self._read_as
-
-    def _read(self, body: Mapping[str, Any]) -> None:
-        """Keep the job in its models, which last as long as its spec; None, and the reasons, if it is invalid."""
-        document = {name: body[name] for name in ("apiVersion", "kind", "metadata", "spec") if name in body}
-        before, self._job, self._core, self._problems = self._job, None, None, ()
-        try:
-            self._job, unknown = parse_stored(document)
-        except ManifestError as error:
-            self._problems = error.problems
-        else:
-            self._core = to_core(self._job)
-            if unknown:
-                where = (body["metadata"]["namespace"], body["metadata"]["name"], listed(unknown))
-                logger.warning("job %s/%s: this operator knows nothing of %s, and does without", *where)
-        if self._job is None or before is None or self._job.spec.metrics != before.spec.metrics:
+    async def _read(self, metadata: Mapping[str, Any], in_thread: InThread) -> tuple[Judged, Mapping[str, Any]]:
+        """Keep the job in its models, which last as long as its spec; or the reasons why it has none."""
+        found = await self._documents.read(metadata, in_thread, self._judged)
+        before, now = None if self._judged is None else self._judged.job, found.judged.job
+        if now is None or before is None or now.spec.metrics != before.spec.metrics:
             self._source = None
-        self._read_as = _edition(body)
+        self._judged, self._body = found.judged, found.body
+        return found.judged, found.body
 
     def _act(self, watched: Watched, began: float) -> float:
         """What is left of a round once the metrics are read."""
@@ -153,11 +143,14 @@ class JobRounds:
             raise
 
     def _round(self, watched: Watched) -> float:
-        core, namespace = self._core, str(watched.job.metadata.namespace)
+        core = None if self._judged is None else self._judged.core
         assert core is not None, "an invalid job has no rounds"
+        namespace = watched.namespace
         done = self._loop.round(core, watched, title=f"{namespace}/{core.name}")
         if done is None:
             return PACE.busy_seconds
+        # From now on the status is as it was written, and is kept once.
+        self._body = {name: part for name, part in watched.body.items() if name != "status"}
         self._gateway.check()  # what another replica decides by now is not ours to export
         self._metrics.observe_job(namespace, core, done.seen, done.decision, done.memory)
         self._metrics.source_up(namespace, core.name, not done.seen.metrics_problem)
@@ -175,6 +168,7 @@ class JobRounds:
         return seconds_to_next_round(PACE, seen, decision, following=self._following, now=now, removal_seconds=removal)
 
 
-def _edition(body: Mapping[str, Any]) -> tuple[str, int]:
-    metadata = body["metadata"]
-    return metadata["uid"], metadata["generation"]
+def _is_read(metadata: Mapping[str, Any], judged: Judged) -> bool:
+    """Whether the watch, which may lag behind, shows no newer edition."""
+    uid, generation = judged.edition
+    return judged.lasting and metadata["uid"] == uid and metadata["generation"] <= generation

@@ -24,6 +24,7 @@ from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.clusters.kube.observe.sources import Sources
 from heterotrain_operator.clusters.kube.observe.watched import Index
+from heterotrain_operator.controller.judging import Documents
 from heterotrain_operator.controller.options import Options
 from heterotrain_operator.controller.rounds import JobRounds
 from heterotrain_operator.controller.supervisor import MAX_THREADS, Controller
@@ -104,6 +105,7 @@ class Runtime:
         self._health = Health(self._alive, self._ready)
         self._client: PatientClient
         self._sources: Sources
+        self._documents: Documents
         self._leadership: Leadership
         self._lease_thread: threading.Thread | None = None
         self._complete = False
@@ -144,12 +146,14 @@ class Runtime:
             raise
         nodes = Nodes(gateway)
         sources = self._sources = Sources(gateway, options.prometheus_allow)
+        documents = self._documents = Documents(gateway)
         self.controller = Controller(
             lambda: JobRounds(
                 gateway,
                 nodes,
                 self._metrics,
                 sources.of,
+                documents,
                 clock=time.time,
                 monotonic=time.monotonic,
                 metrics_from=options.metrics_from,
@@ -169,6 +173,7 @@ class Runtime:
             return
         await self.controller.close()
         await self._sources.close()
+        self._documents.close()
         self._leadership.stop()
         await asyncio.to_thread(self._lease_thread.join)
         await asyncio.to_thread(self._metrics.close)

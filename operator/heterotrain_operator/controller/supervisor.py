@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -24,6 +26,9 @@ from heterotrain_operator.metrics.table import FAILURE_API_SERVER, FAILURE_UNEXP
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+COSTLY_SECONDS = 0.02
+"""CPU time of one go in a thread, ten times that of a usual job."""
 
 IDLE_SECONDS = 30.0
 """Between looks of a replica that does not lead; it wakes at once when it does."""
@@ -46,6 +51,10 @@ MAX_THREADS = 32
 
 THREADS_EACH = MAX_THREADS // 4
 """Of one namespace at once, so that one with many jobs, or jobs that take long, does not keep the others waiting."""
+
+LARGE_WORKERS = 32
+"""From so many workers on a job's requests keep a thread long: these jobs have half of the threads at most, however
+many namespaces they are in."""
 
 
 @dataclass(eq=False)
@@ -89,11 +98,14 @@ class Controller:
         self._term = 0
         self._closed = False
         self._shares = Shares(THREADS_EACH)
+        self._resting: dict[str, float] = {}
+        """Until when, of the event loop's clock, by namespace."""
+        self._large = asyncio.Semaphore(MAX_THREADS // 2)
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="round")
 
     def saw(self, body: Mapping[str, Any], *, deleted: bool) -> None:
-        """A job as a watch event shows it. One of the same name and another UID is another job, whose end may be
-        shown after the other's beginning.
+        """A job's metadata as a watch event shows them. One of the same name and another UID is another job, whose end
+        may be shown after the other's beginning.
         """
         metadata = body["metadata"]
         key = (metadata["namespace"], metadata["name"])
@@ -103,7 +115,7 @@ class Controller:
         if gone and not same:
             return
         if known is not None and same and not gone:
-            news = _asked(body) != _asked(known.body)
+            news = metadata.get("generation") != known.body["metadata"].get("generation")
             known.body, known.doubted_at = body, None
             if news:
                 known.wake.set()
@@ -145,6 +157,15 @@ class Controller:
         self._threads.shutdown()
 
     # --- inside ---------------------------------------------------------------------------------------------
+
+    def _rest(self, namespace: str, seconds: float) -> None:
+        """After work that was costly a namespace rests as long as it took: all its jobs take half of the interpreter's
+        time at most, whatever somebody makes them read.
+        """
+        now = asyncio.get_running_loop().time()
+        until = self._resting.pop(namespace, now)
+        if seconds > COSTLY_SECONDS or until > now:
+            self._resting[namespace] = max(until, now) + seconds
 
     def _start(self, key: Key, job: _Job) -> None:
         job.task = asyncio.get_running_loop().create_task(self._run(key, job), name=f"job {key[0]}/{key[1]}")
@@ -198,14 +219,19 @@ class Controller:
         versions = self._plan_versions_of(key)
 
         async def in_thread(blocking: Callable[..., T], /, *arguments: Any) -> T:
-            async with self._shares.of(key[0]):
+            loop, spent = asyncio.get_running_loop(), list[float]()
+            is_large = max(len(pods), job.rounds.size) >= LARGE_WORKERS
+            async with self._shares.of(key[0]), self._large if is_large else nullcontext():
+                while (left := self._resting.get(key[0], 0.0) - loop.time()) > 0:
+                    await asyncio.sleep(left)
                 if job.gone:
                     raise asyncio.CancelledError
                 job.acting = True
                 try:
-                    return await asyncio.get_running_loop().run_in_executor(self._threads, blocking, *arguments)
+                    return await loop.run_in_executor(self._threads, _timed, spent, blocking, *arguments)
                 finally:
                     job.acting = False
+                    self._rest(key[0], sum(spent))
 
         try:
             since = job.doubted_at
@@ -231,16 +257,19 @@ class Controller:
         return delay
 
 
+def _timed(spent: list[float], work: Callable[..., T], *arguments: Any) -> T:
+    """What the work returns; the CPU seconds that it took are added to `spent`."""
+    began = time.thread_time()
+    try:
+        return work(*arguments)
+    finally:
+        spent.append(time.thread_time() - began)
+
+
 def _only_waits(job: _Job) -> bool:
     """Whether a loop can be cancelled: nothing is being written, and it is not the wait for an earlier job's end."""
     may_begin = job.before is None or job.before.done()
     return may_begin and not job.acting and job.task is not asyncio.current_task()
-
-
-def _asked(body: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What there is in a job but its status, whose writes are our own."""
-    metadata = body["metadata"]
-    return tuple(metadata.get(name) for name in ("generation", "labels", "annotations", "finalizers"))
 
 
 async def _first(news: Coroutine[Any, Any, Any], seconds: float) -> bool:

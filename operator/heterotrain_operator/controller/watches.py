@@ -53,7 +53,7 @@ def _may_be_watched(gateway: Gateway, namespace: str) -> bool:
     return not forbidden
 
 
-FORBIDDEN, GONE = 403, 410
+FORBIDDEN = 403
 
 BLOCKED_SECONDS = 60.0
 """So long a start waits for a right to be given back; the next start leaves the namespace out."""
@@ -81,17 +81,6 @@ class EndlessPauses:
         yield from self._pauses
         while True:
             yield self._pauses[-1]
-
-
-async def restart_list(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Let a list that cannot be continued, since the API server was away or its history is gone, begin from its first
-    page: kopf does so where an answer breaks off, and ends the whole process for any other reason.
-    """
-    response = await send(request)
-    if response.status == GONE and "continue" in request.url.query:
-        response.close()
-        raise aiohttp.ClientPayloadError("the list cannot be continued")
-    return response
 
 
 class Watches:

@@ -23,6 +23,7 @@ class Rounds:
     forgotten: int = 0
     closed: bool = False
     ended: int = 0
+    size: int = 0
 
     async def once(
         self, body: Mapping[str, Any], pods: Sequence[PodFacts], versions: Collection[str], in_thread: InThread

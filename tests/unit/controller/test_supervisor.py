@@ -14,7 +14,12 @@ from heterotrain_operator.clusters.kube.api_server.gateway import GatewayError, 
 from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.controller import supervisor as controller
-from heterotrain_operator.controller.supervisor import GREATEST_FAILURE_SECONDS, IDLE_SECONDS, MAX_THREADS
+from heterotrain_operator.controller.supervisor import (
+    GREATEST_FAILURE_SECONDS,
+    IDLE_SECONDS,
+    LARGE_WORKERS,
+    MAX_THREADS,
+)
 from unit.controller.loops import World, settled, until
 
 pytestmark = pytest.mark.asyncio
@@ -31,13 +36,11 @@ async def test_job_is_looked_at_when_it_comes_and_when_something_changes(world: 
     await until(lambda: len(world.made[0].looks) == 2)
     world.saw(A, generation=2)
     await until(lambda: len(world.made[0].looks) == 3)
-    world.saw(A, generation=2, labels={"a": "b"})
-    await until(lambda: len(world.made[0].looks) == 4)
-    world.saw(A, generation=2, labels={"a": "b"}, resourceVersion="2", managedFields=[{}])  # its own writes
+    world.saw(A, generation=2, resourceVersion="2")  # its own writes
     world.controller.woke(B)
     world.saw(B, deleted=True)
     await settled()
-    assert [len(each.looks) for each in world.made] == [4]
+    assert [len(each.looks) for each in world.made] == [3]
 
 
 async def test_many_news_at_once_are_one_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,6 +266,48 @@ async def test_one_namespace_cannot_hold_all_threads(world: World) -> None:
     finally:
         busy.set()
     await until(lambda: all(rounds.ended for rounds in world.made))
+
+
+async def test_large_jobs_of_many_namespaces_leave_threads_for_others(world: World) -> None:
+    busy, at_once = threading.Event(), threading.Event()
+    at_once.set()
+    theirs = [(f"team-{number}", "large") for number in range(2 * MAX_THREADS)]
+    world.pods |= {
+        (space, name): [PodFacts(f"p-{n}", f"u-{n}", space, name, "x", n, owner_uid="1") for n in range(LARGE_WORKERS)]
+        for space, name in theirs
+    }
+    world.scripts = [[busy] for _ in theirs] + [[at_once]]
+    try:
+        for key in (*theirs, A):
+            world.saw(key)
+        await until(lambda: world.made[-1].ended)
+        assert not any(rounds.ended for rounds in world.made[:-1])
+    finally:
+        busy.set()
+    await until(lambda: all(rounds.ended for rounds in world.made))
+
+
+async def test_namespace_rests_after_what_was_costly_and_others_go_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, theirs = threading.Event(), threading.Event()
+    ready.set()
+    theirs.set()
+
+    def timed(spent: list[float], work: Any, *arguments: Any) -> Any:
+        spent.append(1000.0 if work == theirs.wait else 0.001)
+        return work(*arguments)
+
+    monkeypatch.setattr(controller, "_timed", timed)
+    world.scripts = [[theirs, theirs], [ready, ready]]
+    for key in (("team-b", "b"), A):
+        world.saw(key)
+    await until(lambda: all(rounds.ended == 1 for rounds in world.made))
+    for key in (("team-b", "b"), A):
+        world.controller.woke(key)
+    await until(lambda: world.made[1].ended == 2 and len(world.made[0].looks) == 2)
+    await settled()
+    assert world.made[0].ended == 1
 
 
 async def test_news_of_a_large_job_wait_for_more_of_them_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

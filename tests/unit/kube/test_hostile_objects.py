@@ -18,7 +18,7 @@ from heterotrain_operator.api import Problem
 from heterotrain_operator.api.generate.crd import custom_resource_definition
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY, PACKED_MEMORY_KEY, PLAN_KEY
 from heterotrain_operator.clusters.kube.objects.plan_map import build_plan_map, read_plan_map
-from heterotrain_operator.clusters.kube.observe.pod_facts import NO_INDEX, pod_facts, worker_seen
+from heterotrain_operator.clusters.kube.observe.pod_facts import NO_INDEX, pod_facts, short_pod, worker_seen
 from heterotrain_operator.clusters.kube.status.job_status import invalid_status, next_status, outcome_in
 from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
 from hostile import ODD_TEXT, spoilt, spoilt_text
@@ -51,6 +51,7 @@ def test_any_pod_becomes_a_worker_whose_status_is_admitted(index: str, limit: st
     body["spec"]["containers"][0]["resources"] = {"limits": {"cpu": limit}}
     body["status"]["containerStatuses"][0].pop("resources", None)
     facts = pod_facts(body, gone=gone)
+    assert pod_facts(short_pod(body), gone=gone) == facts, "what is short says the same"
     assert NO_INDEX <= facts.index < 10**9
     assert facts.cpu_limit is None or 0 < facts.cpu_limit <= 1e6
     seen = replace(training(), workers=(worker_seen(facts, None, False), worker("digits-large-0")))

@@ -15,7 +15,13 @@ from heterotrain_operator.api.base import MAX_BATCH
 from heterotrain_operator.api.rules import CONFIG_MAP_BYTES, MOST_BYTES, bytes_of
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY, PACKED_MEMORY_KEY, PLAN_KEY
-from heterotrain_operator.clusters.kube.objects.plan_map import PLAIN_BYTES, build_plan_map, bytes_in, read_plan_map
+from heterotrain_operator.clusters.kube.objects.plan_map import (
+    MAX_BYTES,
+    PLAIN_BYTES,
+    build_plan_map,
+    bytes_in,
+    read_plan_map,
+)
 from heterotrain_operator.clusters.kube.plan_store import PlanStore
 from heterotrain_operator.core.columns import columns_of
 from heterotrain_operator.core.lifecycle.prior import PLACES
@@ -28,7 +34,7 @@ from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
 from heterotrain_operator.core.remembered.job import RestartBudget
 from heterotrain_operator.core.remembered_worker import RememberedWorker, key_of
-from heterotrain_operator.core.state import MAX_BYTES, Remembered
+from heterotrain_operator.core.state import Remembered
 from kube_server.api_server import ApiServer, StatusError
 from unit.kube.documents import JOB_UID, groups, job
 from unit.kube.worlds import NAMES, World, owner, rebalance, refusing, stored, written
@@ -239,11 +245,14 @@ def test_small_memory_stays_text_and_a_large_one_is_packed_and_its_text_emptied(
     assert read_plan_map(body).memory == Remembered(budget=RestartBudget(restarts=9))
 
 
+CROWD = build_plan_map(job(), JOB_UID, None, f'{{"schema": 1, "workers": [{"{}," * 2**16}{{}}]}}')["binaryData"][
+    PACKED_MEMORY_KEY
+]
 BOMB = build_plan_map(job(), JOB_UID, None, " " * (MAX_BYTES + 1))["binaryData"][PACKED_MEMORY_KEY]
 
 
 def test_packed_memory_that_is_none_is_reported() -> None:
-    for packed, why in (("%%%", ""), ("AAAA", ""), ("", "is torn"), (BOMB, "is torn, or more than")):
+    for packed, why in (("%%%", ""), ("AAAA", ""), ("", "is torn"), (BOMB, "is torn, or more than"), (CROWD, "memory")):
         stored = read_plan_map({"data": {MEMORY_KEY: ""}, "binaryData": {PACKED_MEMORY_KEY: packed}})
         assert stored.memory is None
         assert stored.memory_problem.startswith(f"memory.json.gz: {why}")

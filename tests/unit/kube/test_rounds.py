@@ -14,11 +14,12 @@ from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, Gatew
 from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.api_server.transport import PatientClient
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
+from heterotrain_operator.controller.judging import Documents
 from heterotrain_operator.controller.rounds import TAKEN_SECONDS, JobRounds
 from heterotrain_operator.core.pacing import ANNOUNCED, FOLLOWING_SECONDS
 from heterotrain_operator.metrics.own import OperatorMetrics
-from kube_server.api_server import ApiServer, merged
-from unit.kube.worlds import NAMES, World, refusing
+from kube_server.api_server import ApiServer
+from unit.kube.worlds import NAMES, SCALED, World, refusing
 
 T = TypeVar("T")
 
@@ -48,6 +49,7 @@ class Steered:
             Nodes(self._gateway),
             self.metrics,
             lambda job: self.world.workers,
+            Documents(self._gateway),
             clock=self._seconds,
             monotonic=lambda: self.world.now - self.leapt,
         )
@@ -56,9 +58,10 @@ class Steered:
         self.world.now += seconds
         return self.once(self.world.versions)
 
-    def once(self, versions: set[str], body: dict[str, Any] | None = None) -> float:
-        """One round; `versions` and `body` are what a watch shows that is late, or of another version."""
-        return asyncio.run(self.rounds.once(body or self.world.body, self.world.pods, versions, in_this_thread))
+    def once(self, versions: set[str]) -> float:
+        """One round; `versions` are what a watch shows that is late."""
+        metadata = {"metadata": self.world.body["metadata"]}
+        return asyncio.run(self.rounds.once(metadata, self.world.pods, versions, in_this_thread))
 
     def leap(self, seconds: float) -> None:
         """Somebody sets the clock."""
@@ -163,18 +166,20 @@ def test_job_that_is_over_is_left_alone_until_its_time_has_come(steer: Callable[
     assert api.names("heterotrainingjobs") == []
 
 
-def test_job_and_status_of_a_newer_operator_are_gone_on_from(job: Steered, caplog: pytest.LogCaptureFixture) -> None:
-    newer = merged(job.world.body, {"spec": {"powerCap": {"watts": 300}}})
-    job.once(job.world.versions, body=newer)
+def test_job_and_status_of_a_newer_operator_are_gone_on_from(
+    job: Steered, api: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.change("heterotrainingjobs", "digits", {"spec": {"powerCap": {"watts": 300}}})
+    job.look()
     assert sorted(pod.name for pod in job.world.pods) == sorted(NAMES)
     assert job.world.status["phase"] == "Created"
     assert "knows nothing of spec.powerCap" in caplog.text
-    newer = merged(job.world.body, {"status": {"phase": "Queued", "placement": ["a"], "step": 7}})
+    api.change("heterotrainingjobs", "digits", {"status": {"phase": "Queued", "placement": ["a"], "step": 7}})
     job.restart_operator()
-    job.once(job.world.versions, body=newer)
+    job.look()
     assert job.world.status["phase"] == "Created"
-    newer = merged(newer, {"metadata": {"generation": 9}, "spec": {"batching": {"policy": "Greedy"}}})
-    job.once(job.world.versions, body=newer)
+    api.change("heterotrainingjobs", "digits", {"spec": {"batching": {"policy": "Greedy"}}})
+    job.look()
     assert "Greedy" in job.world.status["reason"]
 
 
@@ -254,3 +259,24 @@ def test_earlier_job_of_the_same_name_is_waited_for_without_a_word(job: Steered,
     job.rounds.forget()
     assert job.look() == ANNOUNCED.quiet_seconds
     assert api.writes == []
+
+
+def test_many_pods_are_deleted_in_goes_between_which_the_thread_is_others(
+    steer: Callable[..., Steered], api: ApiServer
+) -> None:
+    job = steer(**{**SCALED, "replicas": 40})
+    job.look()
+    assert len(api.names("pods")) == 40
+    api.change("heterotrainingjobs", "digits", {"spec": {"runPolicy": {"suspend": True}}})
+    goes: list[int] = []
+
+    async def counting(blocking: Callable[..., T], /, *arguments: Any) -> T:
+        before = len(api.names("pods"))
+        done = blocking(*arguments)
+        goes.append(before - len(api.names("pods")))
+        return done
+
+    metadata = {"metadata": job.world.body["metadata"]}
+    asyncio.run(job.rounds.once(metadata, job.world.pods, job.world.versions, counting))
+    assert [gone for gone in goes if gone] == [16, 16, 8]
+    assert job.world.status["phase"] == "Suspended"

@@ -54,7 +54,7 @@ def tables(schema: Schema, path: str, *, title: str = "", mutability: bool = Fal
     for name, field in schema["properties"].items():
         here = f"{path}.{name}" if path else name
         nested, inside = _nested(field, here)
-        if nested.get("properties"):
+        if nested.get("properties") and "x-kubernetes-preserve-unknown-fields" not in nested:
             below.append((nested, inside))
         default = "required" if name in schema.get("required", ()) else ""
         if "properties" not in field and field.get("default") not in (None, {}, [], ""):

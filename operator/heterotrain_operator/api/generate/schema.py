@@ -38,6 +38,7 @@ _KEPT = (
 )
 """Keywords that mean the same in both; their order here is their order in the file."""
 
+_OPEN = "x-kubernetes-preserve-unknown-fields"
 _DROPPED = {"title", "additionalProperties", "properties", "items", "const", "exclusiveMinimum"}
 _FORMATS = {"integer": "int64", "number": "double"}
 
@@ -103,16 +104,15 @@ def _structural(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Sche
             rendered = _structural(child, definitions)
             # Kubernetes fills in the defaults below an object only if the object itself is there; and in full, because
             # it judges a default by the object's rules before it fills in what is below.
-            if "properties" in rendered and name not in required and "anyOf" not in child:
+            is_open = _OPEN in rendered
+            if "properties" in rendered and name not in required and "anyOf" not in child and not is_open:
                 fields = rendered["properties"].items()
                 rendered["default"] = {field: inner["default"] for field, inner in fields if "default" in inner}
             result["properties"][name] = rendered
-    elif node["type"] == "object":
-        allowed = node["additionalProperties"]
-        if allowed is True:
-            result["x-kubernetes-preserve-unknown-fields"] = True
-        else:
-            result["additionalProperties"] = _structural(allowed, definitions)
+    if node["type"] == "object" and node.get("additionalProperties") is True:
+        result[_OPEN] = True
+    elif node["type"] == "object" and "properties" not in node:
+        result["additionalProperties"] = _structural(node["additionalProperties"], definitions)
     return result
 
 

@@ -73,6 +73,16 @@ class KubeCluster:
         """
         self._report.refuse(body, problems, self._clock())
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether what was decided takes more requests than one go may have."""
+        return self._deletion.unfinished or self._delivery.unfinished
+
+    def go_on(self) -> None:
+        """Some of these requests more. Raises GatewayError."""
+        self._delivery.deliver(self._watched.namespace)
+        self._deletion.go_on()
+
     # --- the port -------------------------------------------------------------------------------------------
 
     def observe(self, watched: Watched) -> tuple[Seen, Remembered | None]:
@@ -104,7 +114,7 @@ class KubeCluster:
         """Carry out a decision; what is done already is not done again.
 
         Raises PlanConflictError if plan or memory changed since `observe`, JobGoneError if the job is no more,
-        GatewayError if the API server fails.
+        GatewayError if the API server fails. Of many deletions and deliveries some are left to `go_on`.
         """
         watched, seen, now = self._watched, self._seen, self._clock()
         if decision.create:

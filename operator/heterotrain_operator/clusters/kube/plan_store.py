@@ -15,7 +15,7 @@ from typing import Any
 from heterotrain.contract import Plan
 from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.api.rules import CONFIG_MAP_BYTES
-from heterotrain_operator.clusters.kube.api_server.gateway import ConflictError, Gateway, GatewayError
+from heterotrain_operator.clusters.kube.api_server.gateway import REQUESTS_AT_ONCE, ConflictError, Gateway, GatewayError
 from heterotrain_operator.clusters.kube.moments import timestamp
 from heterotrain_operator.clusters.kube.objects.names import ANNOTATION_PLAN, ANNOTATION_TOUCHED, PLAN_KEY, plan_name
 from heterotrain_operator.clusters.kube.objects.owned import check_owner
@@ -173,13 +173,18 @@ class Delivery:
         self._begin(plan, _receivers(plan, before), now)
 
     def deliver(self, namespace: str) -> None:
-        """Touch the pods; those that were not reached are left to the next time. Raises GatewayError."""
-        for name, again in list(self._undelivered.items()):
+        """Touch some of the pods; the others are left to the next time. Raises GatewayError."""
+        for name, again in list(self._undelivered.items())[:REQUESTS_AT_ONCE]:
             touched = {ANNOTATION_PLAN: str(self._version)}
             if again:
                 touched[ANNOTATION_TOUCHED] = again
             self._gateway.annotate("Pod", namespace, name, touched)
             del self._undelivered[name]
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether pods are left."""
+        return bool(self._undelivered)
 
     def _begin(self, plan: Plan, receivers: Sequence[str], now: float) -> None:
         self._undelivered = dict.fromkeys(receivers, "")

@@ -20,6 +20,7 @@ from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.clusters.kube.api_server.gateway import (
     FORBIDDEN,
     REFUSALS,
+    REQUESTS_AT_ONCE,
     ConflictError,
     Gateway,
     GatewayError,
@@ -222,23 +223,38 @@ class Deletion:
         self._gone = gone
         self.asked: set[str] = set()
         self._forced: set[str] = set()
+        self._due: list[tuple[PodFacts, int | None, set[str]]] = []
 
     def carry_out(self, decision: Decision, pods: Mapping[str, PodFacts]) -> None:
-        """Delete what the decision names of the `pods`, which are by name. Raises GatewayError."""
-        for name in decision.delete:
-            pod = pods.get(name)
-            if pod is not None and pod.deleting_since is None and pod.uid not in self.asked:
-                self._delete(pod, _grace_seconds(pod, decision))
-                self.asked.add(pod.uid)
-        for name in decision.force_delete:
-            pod = pods.get(name)
-            if pod is not None and pod.uid not in self._forced:
-                logger.warning("job %s/%s: pod %s is deleted without its node", pod.namespace, pod.job, name)
-                self._delete(pod, 0)
-                self._forced.add(pod.uid)
+        """Delete what the decision names of the `pods`, which are by name, or begin to. Raises GatewayError.
+
+        A `deletecollection` would not do: its selector cannot name the job that a pod belongs to.
+        """
         shown = {pod.uid for pod in pods.values()}
         self.asked &= shown
         self._forced &= shown
+        named = [pods[name] for name in decision.delete if name in pods]
+        forced = [pods[name] for name in decision.force_delete if name in pods]
+        self._due = [(p, _grace_seconds(p, decision), self.asked) for p in named if p.deleting_since is None]
+        self._due += [(p, 0, self._forced) for p in forced]
+        self._due = [due for due in self._due if due[0].uid not in due[2]]
+        self.go_on()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether pods are left to be deleted."""
+        return bool(self._due)
+
+    def go_on(self) -> None:
+        """Delete some of those that are left. Raises GatewayError."""
+        due, left = self._due[:REQUESTS_AT_ONCE], self._due[REQUESTS_AT_ONCE:]
+        self._due = []  # after a failure the next decision names those that are left
+        for pod, grace_seconds, asked in due:
+            if asked is self._forced:
+                logger.warning("job %s/%s: pod %s is deleted without its node", pod.namespace, pod.job, pod.name)
+            self._delete(pod, grace_seconds)
+            asked.add(pod.uid)
+        self._due = left
 
     def _delete(self, pod: PodFacts, grace_seconds: int | None) -> None:
         if not self._gateway.delete("Pod", pod.namespace, pod.name, uid=pod.uid, grace_seconds=grace_seconds):

@@ -23,7 +23,17 @@ from heterotrain_operator.clusters.kube.api_server.transport import (
 )
 from heterotrain_operator.clusters.kube.objects.names import FIELD_MANAGER, GROUP, PLURAL, VERSION
 
-__all__ = ["FORBIDDEN", "JOB_API", "JOB_KIND", "REFUSALS", "ConflictError", "Gateway", "GatewayError", "JobGoneError"]
+__all__ = [
+    "FORBIDDEN",
+    "JOB_API",
+    "JOB_KIND",
+    "REFUSALS",
+    "REQUESTS_AT_ONCE",
+    "ConflictError",
+    "Gateway",
+    "GatewayError",
+    "JobGoneError",
+]
 
 JOB_KIND = "HeteroTrainingJob"
 JOB_API = f"{GROUP}/{VERSION}"
@@ -32,9 +42,14 @@ OK, BAD_REQUEST, FORBIDDEN, NOT_FOUND, UNPROCESSABLE = 200, 400, 403, 404, 422
 REFUSALS = frozenset({400, 403, 404, 409, 422})
 """HTTP statuses with which the API server refuses an object for what it is, and will again."""
 
+REQUESTS_AT_ONCE = 16
+"""Requests that are sent one after another before the thread is given back: what one job needs grows with its workers,
+and the threads are everybody's."""
+
 APPLY = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 METADATA_ONLY = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
 
 _RESOURCES = {
@@ -81,13 +96,26 @@ class Gateway:
         """Whether the cluster has our resource. Raises GatewayError."""
         return self._found(f"/apis/{JOB_API}", f"discover {JOB_API}") is not None
 
-    def read(self, kind: str, namespace: str | None, name: str) -> Document | None:
+    def read(self, kind: str, namespace: str | None, name: str, *, accept: str = JSON) -> Document | None:
         """One object; None if there is none. Raises GatewayError."""
-        found = self._found(_path(kind, namespace, name), f"get {kind} {name}")
+        found = self._found(_path(kind, namespace, name), f"get {kind} {name}", accept)
         if found is not None and not isinstance(found.get("metadata"), dict):
             why = "the answer is no object of the cluster"
             raise GatewayError(f"get {kind} {name}: {why}", OK, why=why)
         return found
+
+    def job_text(self, metadata: Mapping[str, Any], *, most: int) -> bytes:
+        """A job as the API server writes it; `metadata` hold its namespace and name.
+
+        Raises TooLargeError if it has more than `most` bytes, JobGoneError if there is none, GatewayError.
+        """
+        namespace, name = metadata["namespace"], metadata["name"]
+        try:
+            return self._transport.text(_path(JOB_KIND, namespace, name), f"get {JOB_KIND} {name}", most=most)
+        except GatewayError as error:
+            if error.status != NOT_FOUND:
+                raise
+            raise JobGoneError(f"job {namespace}/{name} is gone") from error
 
     def may_list(self, kind: str, namespace: str) -> bool:
         """Whether the API server lets this account list a kind there. Raises GatewayError."""
@@ -104,7 +132,7 @@ class Gateway:
     def check_job(self, body: Mapping[str, Any]) -> None:
         """Raises JobGoneError if this very job is no more or is being deleted, GatewayError if the API server fails."""
         metadata = body["metadata"]
-        found = self.read(JOB_KIND, metadata["namespace"], metadata["name"])
+        found = self.read(JOB_KIND, metadata["namespace"], metadata["name"], accept=METADATA)
         there = {} if found is None else found["metadata"]
         if there.get("uid") != metadata["uid"] or "deletionTimestamp" in there:
             raise JobGoneError(f"job {metadata['namespace']}/{metadata['name']} of UID {metadata['uid']} is gone")
@@ -230,12 +258,12 @@ class Gateway:
     # --- inside ---------------------------------------------------------------------------------------------
 
     def _is_there(self, namespace: str, name: str, uid: str) -> bool:
-        job = self.read(JOB_KIND, namespace, name)
+        job = self.read(JOB_KIND, namespace, name, accept=METADATA)
         return job is not None and job["metadata"].get("uid") == uid
 
-    def _found(self, path: str, what: str) -> Document | None:
+    def _found(self, path: str, what: str, accept: str = JSON) -> Document | None:
         try:
-            return self._transport.ask("GET", path, what)
+            return self._transport.ask("GET", path, what, accept=accept)
         except GatewayError as error:
             if error.status == NOT_FOUND:
                 return None

@@ -70,6 +70,10 @@ class ConflictError(GatewayError):
     exists = False
 
 
+class TooLargeError(GatewayError):
+    """The answer is larger than its bound."""
+
+
 class BrokenOffError(GatewayError):
     """An answer began, and cannot be read to its end."""
 
@@ -104,6 +108,10 @@ class Transport:
             why = "the answer is no object"
             raise GatewayError(f"{what}: {why} (HTTP {response.status})", response.status, why=why)
         return document
+
+    def text(self, path: str, what: str, *, most: int) -> bytes:
+        """The answer as it came. Raises TooLargeError if it has more than `most` bytes, GatewayError."""
+        return _whole(self._open("GET", path, what, query=None, headers={"Accept": JSON}), what, most)
 
     def pieces(
         self, path: str, what: str, *, query: Mapping[str, str], accept: str = "*/*", timeout: Timeout | None = None
@@ -167,15 +175,16 @@ class Transport:
         return response
 
 
-def _whole(response: BaseHTTPResponse, what: str) -> bytes:
+def _whole(response: BaseHTTPResponse, what: str, most: int | None = None) -> bytes:
+    most = most or LARGEST_ANSWER_BYTES
     try:
-        data = response.read(LARGEST_ANSWER_BYTES + 1, decode_content=True)
+        data = response.read(most + 1, decode_content=True)
     except HTTPError as error:
         raise _silent(what, error) from error
-    if len(data) > LARGEST_ANSWER_BYTES:
+    if len(data) > most:
         response.close()
-        why = f"the answer is larger than {LARGEST_ANSWER_BYTES} bytes"
-        raise GatewayError(f"{what}: {why}", response.status, why=why)
+        why = f"the answer is larger than {most} bytes"
+        raise TooLargeError(f"{what}: {why}", response.status, why=why)
     response.release_conn()
     return data
 

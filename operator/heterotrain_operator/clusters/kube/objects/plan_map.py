@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import base64
 import gzip
+import threading
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,13 +19,19 @@ from heterotrain.contract import Plan, parse_plan
 from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY, PACKED_MEMORY_KEY, PLAN_KEY, plan_name
 from heterotrain_operator.clusters.kube.objects.owned import COMPONENT_PLAN, owned_metadata
-from heterotrain_operator.core.state import MAX_BYTES, Remembered
+from heterotrain_operator.core.state import Remembered
 
 T = TypeVar("T")
 
 PLAIN_BYTES = 2**17
 """A memory of up to this size (some 600 workers) is kept as text, for people, and for operators that cannot unpack
 it."""
+
+MAX_BYTES, MOST_WORKERS = 2**21, 4096
+"""Of a memory that is read from a ConfigMap, which holds the plan of some 3,200 workers; these take half as much."""
+
+_ONE_LARGE = threading.Lock()
+"""Held by who reads a large memory, which may take twenty times its size meanwhile, in one thread of all."""
 
 _GZIP = 31
 """What zlib calls gzip's format."""
@@ -74,10 +82,12 @@ def read_plan_map(body: Mapping[str, Any] | None) -> StoredPlan:
         return StoredPlan()
     data, packed = _texts(body, "data"), _texts(body, "binaryData")
     plan, plan_problem = _read(data, PLAN_KEY, parse_plan)
-    if data.get(MEMORY_KEY, "") or PACKED_MEMORY_KEY not in packed:
-        memory, memory_problem = _read(data, MEMORY_KEY, Remembered.from_json)
-    else:
-        memory, memory_problem = _read(packed, PACKED_MEMORY_KEY, _unpacked)
+    plain = data.get(MEMORY_KEY, "")
+    with _ONE_LARGE if len(plain) > PLAIN_BYTES or PACKED_MEMORY_KEY in packed else nullcontext():
+        if plain or PACKED_MEMORY_KEY not in packed:
+            memory, memory_problem = _read(data, MEMORY_KEY, _memory)
+        else:
+            memory, memory_problem = _read(packed, PACKED_MEMORY_KEY, _unpacked)
     version = _texts(body, "metadata").get("resourceVersion", "")
     return StoredPlan(version, plan, plan_problem, memory, memory_problem)
 
@@ -97,7 +107,11 @@ def _unpacked(text: str) -> Remembered:
         raise ValueError(str(error)) from error
     if not unpacking.eof:
         raise ValueError(f"is torn, or more than {MAX_BYTES} bytes once unpacked")
-    return Remembered.from_json(memory)
+    return _memory(memory)
+
+
+def _memory(text: str | bytes) -> Remembered:
+    return Remembered.from_json(text, most_workers=MOST_WORKERS)
 
 
 def _read(data: Mapping[str, str], key: str, parse: Callable[[str], T]) -> tuple[T | None, str]:

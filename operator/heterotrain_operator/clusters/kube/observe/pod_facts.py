@@ -41,6 +41,18 @@ LONGEST_MESSAGE = 8192
 MAX_CORES = 1e6
 """Most cores that a worker can have; a greater limit counts as none."""
 
+_OF_METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
+_OF_STATUS = ("phase", "podIP", "reason", "message", "conditions", "containerStatuses", "initContainerStatuses")
+
 _PHASES: dict[str, PodPhase] = {
     "Pending": "Pending",
     "Running": "Running",
@@ -159,6 +171,31 @@ def pod_facts(body: Document, *, gone: bool = False) -> PodFacts:
         lingering=ending.over and _anything_runs(status),
         gone=gone,
     )
+
+
+def short_metadata(metadata: Document) -> dict[str, Any]:
+    """What is read of the metadata of any object that is watched."""
+    short = {name: metadata[name] for name in _OF_METADATA if name in metadata}
+    labels, owner = metadata.get("labels") or {}, controller_uid(metadata)
+    short["labels"] = {name: labels[name] for name in (LABEL_JOB, LABEL_GROUP, LABEL_INDEX) if name in labels}
+    if owner:
+        short["ownerReferences"] = [{"controller": True, "uid": owner}]
+    return short
+
+
+def short_pod(body: Document) -> dict[str, Any]:
+    """What `pod_facts` reads of a pod's document, which may have a megabyte of somebody's variables."""
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    short = {name: spec[name] for name in ("nodeName", "terminationGracePeriodSeconds") if name in spec}
+    container = _trainer(spec)
+    trainer = {name: container[name] for name in ("name", "resources") if name in container}
+    if spec.get("schedulingGates"):
+        short["schedulingGates"] = [{}]
+    return {
+        "metadata": short_metadata(body["metadata"]),
+        "spec": {**short, "containers": [trainer]},
+        "status": {name: status[name] for name in _OF_STATUS if name in status},
+    }
 
 
 def _trainer(spec: Document) -> Document:
