@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from heterotrain_operator.clusters.port import Cluster, PlanConflictError
+from heterotrain_operator.core.batching.looking_ahead import inherited
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen
 from heterotrain_operator.core.pacing import POLLED, seconds_to_next_round
+from heterotrain_operator.core.prediction import predictor_of
+from heterotrain_operator.core.prediction.learned import Learned
 from heterotrain_operator.core.state import Remembered
 
 LEAST_SECONDS = 5.0
@@ -66,9 +69,12 @@ class Loop(Generic[News]):
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
+        learned: Callable[[], Iterable[Learned]] = tuple,
     ) -> None:
-        """`clock` gives Unix seconds, `monotonic` seconds that never leap."""
-        self._cluster, self._clock = cluster, clock
+        """`clock` gives Unix seconds, `monotonic` seconds that never leap, and `learned` what predictors know of a
+        former job of this name, which a new one begins with.
+        """
+        self._cluster, self._clock, self._learned = cluster, clock, learned
         self._leaps = Leaps(clock, monotonic)
         self._corrected: tuple[float | None, float] | None = None
 
@@ -78,7 +84,9 @@ class Loop(Generic[News]):
         """
         title = title or job.name
         seen, memory = self._cluster.observe(news)
-        memory, leapt = self._corrected_for_leaps(memory or Remembered.initial(), title)
+        if memory is None:
+            memory = replace(Remembered.initial(), learned=inherited(predictor_of(job), self._learned()))
+        memory, leapt = self._corrected_for_leaps(memory, title)
         decision, memory = decide(job, seen, memory, self._clock())
         self._corrected = (memory.start.created_at, leapt) if leapt else None
         try:
@@ -117,14 +125,15 @@ def run_job(
     until: Callable[[Seen, Decision], bool] | None = None,
     monotonic: Callable[[], float] = time.monotonic,
     wanted: Callable[[], Job] | None = None,
+    learned: Callable[[], Iterable[Learned]] = tuple,
 ) -> Decision:
     """Run a job to its end, or until `until` is true, and return the last decision, which was acted on.
 
     `wanted` gives the job as it is wanted by now, where that may change. `now` gives Unix seconds, `monotonic` seconds
     that never leap; `pause` waits for at most so many seconds, less where the backend has news. `on_round` is called
-    after every round.
+    after every round. `learned` is as for `Loop`.
     """
-    loop = Loop(cluster, clock=now, monotonic=monotonic)
+    loop = Loop(cluster, clock=now, monotonic=monotonic, learned=learned)
     while True:
         done = loop.round(job if wanted is None else wanted(), None)
         if done is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.controller.judging import Documents, InThread, Judged
 from heterotrain_operator.core.model import Decision, Job, Seen
 from heterotrain_operator.core.pacing import ANNOUNCED, Following, seconds_to_next_round
+from heterotrain_operator.core.prediction.learned import Learned
 from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.loop import Loop
 from heterotrain_operator.metrics.own import OperatorMetrics
@@ -25,7 +26,16 @@ from heterotrain_operator.metrics.own import OperatorMetrics
 TAKEN_SECONDS = 10.0
 """Between looks at whether a name that the job needs is free at last."""
 
+MOST_FORMER = 1000
+"""Jobs that are gone of which it is known what their predictors have learned."""
+
 PACE = ANNOUNCED
+
+Former = MutableMapping[tuple[str, str], tuple[Learned, ...]]
+"""What predictors have learned of jobs that are gone, by namespace and name, the oldest first. A job takes its stored
+memory with it, and an object without an owner would be litter that nobody removes, so this lasts as long as the
+process.
+"""
 
 T = TypeVar("T")
 
@@ -44,20 +54,25 @@ class JobRounds:
         clock: Callable[[], float],
         monotonic: Callable[[], float],
         metrics_from: Peers | None = None,
+        former: Former | None = None,
     ) -> None:
-        """`clock` gives Unix seconds, `monotonic` seconds that never jump; `metrics_from` is as for `Protection`."""
+        """`clock` gives Unix seconds, `monotonic` seconds that never jump; `metrics_from` is as for `Protection`, and
+        `former` is shared by the rounds of all jobs.
+        """
         self._gateway, self._nodes, self._metrics = gateway, nodes, metrics
         self._source_of, self._documents, self._clock, self._monotonic = source_of, documents, clock, monotonic
         self._metrics_from = metrics_from
         self._judged: Judged | None = None
         self._body: Mapping[str, Any] | None = None
+        self._former: Former = {} if former is None else former
+        self._learned: tuple[Learned, ...] = ()
         self._source: Source | None = None
         self.forget()
 
     def forget(self) -> None:
         """Start from what the cluster says: another replica may have acted meanwhile."""
         self._cluster = KubeCluster(self._gateway, self._nodes, self._clock, self._metrics_from)
-        self._loop = Loop(self._cluster, clock=self._clock, monotonic=self._monotonic)
+        self._loop = Loop(self._cluster, clock=self._clock, monotonic=self._monotonic, learned=self._begins_with)
         self._following = Following()
         self._body = None
 
@@ -72,6 +87,11 @@ class JobRounds:
         self._metrics.forget_job(namespace, name)
         if self._judged is not None:
             self._documents.forget(namespace, self._judged.edition[0])
+        if self._learned:
+            self._former.pop((namespace, name), None)
+            self._former[namespace, name] = self._learned
+            while len(self._former) > MOST_FORMER:
+                del self._former[next(iter(self._former))]
 
     def check(self, body: Mapping[str, Any]) -> None:
         """Ask whether the job is there still. Raises JobGoneError if not, GatewayError if the API server fails."""
@@ -113,6 +133,10 @@ class JobRounds:
 
     # --- inside ---------------------------------------------------------------------------------------------
 
+    def _begins_with(self) -> tuple[Learned, ...]:
+        job = None if self._judged is None else self._judged.job
+        return () if job is None else self._former.get((str(job.metadata.namespace), job.metadata.name), ())
+
     async def _read(self, metadata: Mapping[str, Any], in_thread: InThread) -> tuple[Judged, Mapping[str, Any]]:
         """Keep the job in its models, which last as long as its spec; or the reasons why it has none."""
         found = await self._documents.read(metadata, in_thread, self._judged)
@@ -152,6 +176,7 @@ class JobRounds:
         # From now on the status is as it was written, and is kept once.
         self._body = {name: part for name, part in watched.body.items() if name != "status"}
         self._gateway.check()  # what another replica decides by now is not ours to export
+        self._learned = done.memory.learned
         self._metrics.observe_job(namespace, core, done.seen, done.decision, done.memory)
         self._metrics.source_up(namespace, core.name, not done.seen.metrics_problem)
         return self._delay(core, done.seen, done.decision, done.memory)

@@ -26,7 +26,7 @@ from heterotrain_operator.clusters.kube.observe.sources import Sources
 from heterotrain_operator.clusters.kube.observe.watched import Index
 from heterotrain_operator.controller.judging import Documents
 from heterotrain_operator.controller.options import Options
-from heterotrain_operator.controller.rounds import JobRounds
+from heterotrain_operator.controller.rounds import Former, JobRounds
 from heterotrain_operator.controller.supervisor import MAX_THREADS, Controller
 from heterotrain_operator.controller.watches import Watches
 from heterotrain_operator.metrics.own import OperatorMetrics
@@ -147,6 +147,7 @@ class Runtime:
         nodes = Nodes(gateway)
         sources = self._sources = Sources(gateway, options.prometheus_allow)
         documents = self._documents = Documents(gateway)
+        former: Former = {}
         self.controller = Controller(
             lambda: JobRounds(
                 gateway,
@@ -157,6 +158,7 @@ class Runtime:
                 clock=time.time,
                 monotonic=time.monotonic,
                 metrics_from=options.metrics_from,
+                former=former,
             ),
             # What is not listed yet would look like gone.
             leading=lambda: self.leading and self.watches.complete,

@@ -1,15 +1,25 @@
-"""Where a job's checkpoints are on this machine, and which are there already. None is ever removed."""
+"""Where a job's checkpoints are on this machine, and which are there already. None is ever removed. Beside them lies
+what the job's predictor has learned, for later jobs of its name.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 from datetime import UTC, datetime
 from pathlib import Path
 
+from heterotrain.foreign import parse_json
 from heterotrain_operator.api import HeteroTrainingJob, checkpoint_folder
+from heterotrain_operator.core.prediction.learned import LEARNED, Learned
+
+logger = logging.getLogger(__name__)
 
 VOLUMES = Path(".heterotrain") / "volumes"
 """Stands for a cluster's persistent volumes, below the current folder."""
+
+LEARNED_FILE, MAX_LEARNED_BYTES = "learned.json", 2**20
 
 _NAME = re.compile(r"step-(\d+)\.pt")
 
@@ -50,3 +60,31 @@ def set_aside(folder: Path, now: datetime | None = None) -> Path:
     for path in steps_in(folder).values():
         path.rename(aside / path.name)
     return aside
+
+
+def learned_in(folder: Path) -> tuple[Learned, ...]:
+    """What a former job's predictor has learned; nothing, with a warning, where that is malformed."""
+    path = folder / LEARNED_FILE
+    try:
+        with path.open("rb") as file:
+            rows = parse_json(file.read(MAX_LEARNED_BYTES + 1), MAX_LEARNED_BYTES)
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError) as error:
+        logger.warning("what a former job has learned is learned again: %s: %s", path, error)
+        return ()
+    found = LEARNED.read(rows)
+    sound = tuple(each for each in found if each.numbers)
+    if not isinstance(rows, list) or len(sound) < len(rows):
+        logger.warning("what a former job has learned is learned again as far as it is malformed: %s", path)
+    return sound
+
+
+def keep_learned(folder: Path, learned: tuple[Learned, ...]) -> None:
+    """Leave it for later jobs; whoever reads it meanwhile finds all of the former or of this. Raises OSError."""
+    if not learned:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"{LEARNED_FILE}.partial"
+    partial.write_text(json.dumps(LEARNED.write(learned), separators=(",", ":")) + "\n", encoding="utf-8")
+    partial.replace(folder / LEARNED_FILE)

@@ -12,6 +12,7 @@ import pytest
 from heterotrain_operator.api import load_manifest, to_core
 from heterotrain_operator.cli.local.chaos import PlannedFault, random_faults
 from heterotrain_operator.core.model import Group, Job, Seen
+from heterotrain_operator.core.prediction.learned import Learned
 from heterotrain_operator.experiments import checkpoints
 from heterotrain_operator.experiments.figures.history import TrialHistory
 from heterotrain_operator.experiments.progress import Pace, committed_steps, reached_steps
@@ -184,6 +185,22 @@ def test_checkpoints_are_moved_aside_not_removed(tmp_path: Path) -> None:
     aside = checkpoints.set_aside(tmp_path)
     assert checkpoints.newest_step(tmp_path) is None
     assert list(checkpoints.steps_in(aside)) == [100, 200]
+
+
+def test_what_was_learned_is_left_for_later_jobs_and_learned_again_where_it_is_malformed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    learned = (Learned("a", 60, 0.1, 0.2, (0.5, 1.0)), Learned("b", 70, 0.2, 0.2, (0.5,)))
+    folder = tmp_path / "job"
+    assert checkpoints.learned_in(folder) == ()
+    checkpoints.keep_learned(folder, learned)
+    assert checkpoints.learned_in(folder) == learned
+    assert not caplog.records
+    for text, left in (('[["a", 60, 0.1, 0.2, 1e99], ["b", 70, 0.2, 0.2, 0.5]]', learned[1:]), ("{", ()), ("7", ())):
+        caplog.clear()
+        (folder / checkpoints.LEARNED_FILE).write_text(text)
+        assert checkpoints.learned_in(folder) == left
+        assert len(caplog.records) == 1
 
 
 def drawn(seed: int, count: int = 200) -> list[PlannedFault]:

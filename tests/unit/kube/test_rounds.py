@@ -15,11 +15,13 @@ from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.api_server.transport import PatientClient
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.controller.judging import Documents
-from heterotrain_operator.controller.rounds import TAKEN_SECONDS, JobRounds
+from heterotrain_operator.controller.rounds import TAKEN_SECONDS, Former, JobRounds
 from heterotrain_operator.core.pacing import ANNOUNCED, FOLLOWING_SECONDS
+from heterotrain_operator.core.prediction.learned import Learned
+from heterotrain_operator.core.prediction.predictors import arx
 from heterotrain_operator.metrics.own import OperatorMetrics
 from kube_server.api_server import ApiServer
-from unit.kube.worlds import NAMES, SCALED, World, refusing
+from unit.kube.worlds import NAMES, SCALED, World, refusing, stored
 
 T = TypeVar("T")
 
@@ -40,6 +42,7 @@ class Steered:
         self.world = World(api, gateway, spec)
         self._gateway = gateway
         self.leapt = 0.0
+        self.former: Former = {}
         self.restart_operator()
 
     def restart_operator(self) -> None:
@@ -52,6 +55,7 @@ class Steered:
             Documents(self._gateway),
             clock=self._seconds,
             monotonic=lambda: self.world.now - self.leapt,
+            former=self.former,
         )
 
     def look(self, seconds: float = 1.0) -> float:
@@ -226,6 +230,20 @@ def test_refusal_of_what_a_job_needs_is_in_its_status(job: Steered, api: ApiServ
     job.look(20.0)
     job.look(20.0)
     assert len(api.names("pods")) == 3
+
+
+def test_job_begins_with_what_a_former_one_of_its_name_has_learned(
+    steer: Callable[..., Steered], api: ApiServer
+) -> None:
+    job = steer(batching={"prediction": "ARX"})
+    place = (str(job.world.body["metadata"]["namespace"]), "digits")
+    job.former[place] = (Learned("g1", 40, 0.1, 0.2, arx.BEGINNING),)
+    job.look()
+    memory = json.loads(stored(api, "memory.json"))
+    assert memory["learned"] == [["g1", 40, 0, 0, *arx.BEGINNING]]
+    job.former.clear()
+    job.rounds.close(*place)
+    assert [each.group for each in job.former[place]] == ["g1"]
 
 
 def test_plan_that_somebody_else_wrote_meanwhile_is_looked_at_soon(job: Steered, api: ApiServer) -> None:

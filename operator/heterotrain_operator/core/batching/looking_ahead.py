@@ -24,8 +24,8 @@ AVERAGED = 50
 WORSE = 1.5
 """Times the average's mean squared error at which a model begins again."""
 
-MOST_STUDIED = 6
-"""Windows of a group that teach at one decision: of many workers a part, so that a decision costs no more."""
+MOST_STUDIED = 8
+"""Windows that teach at one decision: of many workers a part, so that a decision costs no more."""
 
 
 class Lesson(NamedTuple):
@@ -53,7 +53,10 @@ def foreseen(predictor: Predictor, seats: Sequence[Seat], learned: Iterable[Lear
 def _foreseen(ahead: LooksAhead, seat: Seat, known: Learned | None) -> Seat:
     if known is None or seat.estimate is None or len(known.numbers) != len(ahead.beginning):
         return seat
-    sample = sample_of(seat.memory.series.windows, sure_line(seat.prediction))
+    windows = seat.memory.series.windows
+    # Differences from the average of one batch's windows are the same with any line.
+    moved = any(each.batch != seat.batch for each in windows)
+    sample = sample_of(windows, sure_line(seat.prediction) if moved else None)
     factor = 1.0 if sample is None else math.exp(-ahead.expected(known.numbers, sample))
     if abs(factor - 1) < LEAST_FORESEEN:
         return seat
@@ -75,12 +78,11 @@ def studied(
     if ahead is None:
         return tuple(learned), ()
     known = {each.group: each for each in learned}
-    count: dict[str, int] = {}
     events: list[Event] = []
     start = turn * MOST_STUDIED % max(len(lessons), 1)
-    for group, worker, window, estimate in (*lessons[start:], *lessons[:start]):
+    for group, worker, window, estimate in (*lessons[start:], *lessons[:start])[:MOST_STUDIED]:
         windows = worker.series.windows
-        if count.get(group, 0) >= MOST_STUDIED or not windows:
+        if not windows:
             continue
         line = sure_line(predictor.predict(worker.batch_cost, round(window.batch), estimate))
         if line is None and windows[-1].batch != window.batch:
@@ -88,9 +90,11 @@ def studied(
         sample = sample_of(windows, line)
         if sample is None:
             continue
-        count[group] = count.get(group, 0) + 1
-        before = known.get(group, Learned(group))
-        if len(before.numbers) != len(ahead.beginning):
+        before = known.get(group)
+        if before is None or len(before.numbers) != len(ahead.beginning):
+            if before is not None:
+                message = f"what is stored of group {group} is malformed or another predictor's, and is learned again"
+                events.append(Event("Normal", "PredictorReset", message))
             before = Learned(group, numbers=ahead.beginning)
         after = _after(ahead, before, sample, log_speed(window, line) - sample.average)
         if after.samples >= ahead.least_samples + AVERAGED and after.error > WORSE * after.average_error:
@@ -99,6 +103,20 @@ def studied(
             events.append(Event("Normal", "PredictorReset", message))
         known[group] = after
     return tuple(known.values()), tuple(events)
+
+
+def inherited(predictor: Predictor, learned: Iterable[Learned]) -> tuple[Learned, ...]:
+    """What a job begins with of what a former one of its name has learned: it is asked as soon as it is better than
+    averages here.
+    """
+    ahead = predictor.ahead
+    if ahead is None:
+        return ()
+    return tuple(
+        replace(each, samples=min(each.samples, ahead.least_samples), error=0.0, average_error=0.0)
+        for each in learned
+        if len(each.numbers) == len(ahead.beginning)
+    )
 
 
 def _after(ahead: LooksAhead, known: Learned, sample: Sample, difference: float) -> Learned:

@@ -64,7 +64,10 @@ def sample_of(windows: tuple[Window, ...], line: Line | None) -> Sample | None:
     if len(newest) < LAGS or min(cpu) < -0.5 or max(cpu) > 0.5:
         return None
     memory = [0.0 if window.memory_share == UNKNOWN else window.memory_share - 0.5 for window in newest]
-    speeds = [log_speed(window, line) for window in windows]
+    if line is None:
+        speeds = [math.log(batch / seconds) for seconds, batch, _, _ in windows]
+    else:
+        speeds = [math.log(line.at(batch) / seconds) for seconds, batch, _, _ in windows]
     weights = WEIGHTS[-len(speeds) :]
     average = sum([weight * speed for weight, speed in zip(weights, speeds, strict=True)]) / sum(weights)
     return Sample(average, (1.0, speeds[-1] - average, speeds[-2] - average, *cpu, *memory))
@@ -103,11 +106,14 @@ def _row(learned: Learned) -> list[Any]:
 
 
 def _from_row(row: list[Any]) -> Learned | None:
-    if not (4 < len(row) <= 4 + MOST_NUMBERS and is_text(row[0], 63) and all(is_number(each) for each in row[1:])):
+    """Without numbers where they are malformed, so that a model begins again; None where no group is named."""
+    if not row or not is_text(row[0], 63):
         return None
+    if not (4 < len(row) <= 4 + MOST_NUMBERS and all(is_number(each) for each in row[1:])):
+        return Learned(row[0])
     samples, error, average_error, *numbers = row[1:]
     if not 0 <= samples <= MAX_COUNT or error < 0 or average_error < 0:
-        return None
+        return Learned(row[0])
     return Learned(row[0], int(samples), float(error), float(average_error), tuple(float(each) for each in numbers))
 
 

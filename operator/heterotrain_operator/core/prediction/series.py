@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-from heterotrain_operator.core.columns import Column, cut
+from heterotrain_operator.core.columns import Column, cut_all, maker
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.prediction.resource_use import ResourceUse, spent_in
 from heterotrain_operator.core.prediction.step_time import Estimate
@@ -36,6 +36,7 @@ class Window(NamedTuple):
 
 
 WIDTH = len(Window._fields)
+_window = maker(Window)
 
 
 class Series(NamedTuple):
@@ -46,13 +47,12 @@ class Series(NamedTuple):
     @property
     def windows(self) -> tuple[Window, ...]:
         """Oldest first; none of numbers that no windows have left."""
-        rows = [Window(*self.numbers[at : at + WIDTH]) for at in range(0, len(self.numbers) - WIDTH + 1, WIDTH)]
-        return tuple(rows) if all(row.seconds > 0 and row.batch > 0 for row in rows) else ()
+        rows = tuple(map(_window, zip(*[iter(self.numbers)] * WIDTH, strict=False)))
+        return rows if all(seconds > 0 and batch > 0 for seconds, batch, _, _ in rows) else ()
 
     def followed_by(self, window: Window, keep: int) -> Series:
         """With one window more, and of them all the last `keep`."""
-        row = tuple(cut(number, DIGITS) for number in window)
-        return Series((*self.numbers, *row)[-keep * WIDTH :]) if keep > 0 else Series()
+        return Series((*self.numbers, *cut_all(window, DIGITS))[-keep * WIDTH :]) if keep > 0 else Series()
 
 
 def window_seen(

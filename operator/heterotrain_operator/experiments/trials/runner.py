@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import LimitError, Mechanism
 from heterotrain_operator.core.lifecycle.publishing import known_workers
 from heterotrain_operator.core.model import Decision, Job, Seen
-from heterotrain_operator.experiments.checkpoints import newest_step
+from heterotrain_operator.core.prediction.learned import Learned
+from heterotrain_operator.experiments.checkpoints import keep_learned, learned_in, newest_step
 from heterotrain_operator.experiments.control import ControlServer
 from heterotrain_operator.experiments.figures.history import TrialHistory
 from heterotrain_operator.experiments.figures.series import align, read_evaluations, read_series
@@ -51,11 +53,14 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Adjustments and restarts, as the job's memory has counted them, and the fewest samples that workers need."""
+    """Adjustments and restarts, as the job's memory has counted them, the fewest samples that workers need, and what
+    the predictor has learned.
+    """
 
     adjustments: int = 0
     restarts: int = 0
     least_batches: Mapping[str, int] = field(default_factory=dict)
+    learned: tuple[Learned, ...] = ()
 
 
 def counted_in(job: Job, cluster: LocalCluster) -> Counted:
@@ -69,7 +74,7 @@ def counted_in(job: Job, cluster: LocalCluster) -> Counted:
         return Counted()
     known = known_workers(job, memory, seen.plan)
     leasts = {name: worker.least_batch for name, worker in known.items()}
-    return Counted(memory.batching.adjustments, memory.budget.restarts, leasts)
+    return Counted(memory.batching.adjustments, memory.budget.restarts, leasts, memory.learned)
 
 
 class Rounds:
@@ -143,10 +148,16 @@ class Runner:
             limits = ScheduledLimits(schedule, cluster, placements, time.time, limits_of(core))
             faults = TrialFaults(core, trial.slug, worker_names(core), cluster)
             rounds = Rounds(self.observer, limits, faults)
-            ending = self._steered(trial, core, cluster, folder, limits=limits, rounds=rounds, faults=faults)
+            former = partial(learned_in, checkpoints)
+            ending = self._steered(trial, core, cluster, folder, former, limits=limits, rounds=rounds, faults=faults)
             self.observer.end()
             counted = counted_in(core, cluster)
             files = cluster.series_files()
+        if not trial.is_profile:
+            try:
+                keep_learned(checkpoints, counted.learned)
+            except OSError as error:
+                self.observer.warn(f"{title}: what was learned is not kept: {error.filename}: {error.strerror}")
         everybody = dict.fromkeys((*worker_names(core), *sorted(files)))  # also those that joined
         series = {name: tuple(chain.from_iterable(map(read_series, files.get(name, ())))) for name in everybody}
         evaluations = tuple(chain.from_iterable(map(read_evaluations, chain.from_iterable(files.values()))))
@@ -186,6 +197,7 @@ class Runner:
         core: Job,
         cluster: LocalCluster,
         folder: Path,
+        former: Callable[[], tuple[Learned, ...]],
         *,
         limits: ScheduledLimits,
         rounds: Rounds,
@@ -202,6 +214,7 @@ class Runner:
                     on_round=rounds.note,
                     until=measured(core) if trial.is_profile else None,
                     wanted=faults.wanted,
+                    learned=former,
                 )
         except Interrupted as interrupted:
             if not trial.is_profile:

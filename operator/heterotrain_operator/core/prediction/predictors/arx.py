@@ -8,6 +8,7 @@ workers of unlike speed can teach one regression.
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import itemgetter, mul
 
 from heterotrain_operator.core.prediction.learned import CLIPPED, INPUTS, Sample
 from heterotrain_operator.core.prediction.predictor import LooksAhead
@@ -27,8 +28,11 @@ LEAST_SAMPLES = 50
 
 _PAIRS = [(row, column) for row in range(INPUTS) for column in range(row, INPUTS)]
 _AT = {pair: index for index, pair in enumerate(_PAIRS)}
-_OF = [[_AT[min(row, column), max(row, column)] for column in range(INPUTS)] for row in range(INPUTS)]
-"""Where the upper triangle of the covariance has each of its elements."""
+_ROWS = [itemgetter(*(_AT[min(row, column), max(row, column)] for column in range(INPUTS))) for row in range(INPUTS)]
+"""The covariance's rows, of its upper triangle."""
+
+_ROW_OF, _COLUMN_OF = (itemgetter(*side) for side in zip(*_PAIRS, strict=True))
+"""Of the upper triangle's elements."""
 
 BEGINNING = (
     *([0.0] * INPUTS),
@@ -38,7 +42,7 @@ BEGINNING = (
 
 def expected(numbers: tuple[float, ...], sample: Sample) -> float:
     """The next window's log speed over the average."""
-    return sum(weight * each for weight, each in zip(numbers, sample.inputs, strict=False))
+    return sum(map(mul, numbers, sample.inputs))
 
 
 def taught(numbers: tuple[float, ...], sample: Sample, difference: float) -> tuple[float, ...]:
@@ -47,13 +51,11 @@ def taught(numbers: tuple[float, ...], sample: Sample, difference: float) -> tup
     """
     inputs, covariance = sample.inputs, numbers[INPUTS:]
     error = min(max(difference - expected(numbers, sample), -CLIPPED), CLIPPED)
-    gains = [sum(covariance[at] * each for at, each in zip(row, inputs, strict=True)) for row in _OF]
-    scale = 1 / (FORGETTING + sum(each * gain for each, gain in zip(inputs, gains, strict=True)))
+    gains = [sum(map(mul, row(covariance), inputs)) for row in _ROWS]
+    scale = 1 / (FORGETTING + sum(map(mul, inputs, gains)))
     weights = [weight + gain * scale * error for weight, gain in zip(numbers, gains, strict=False)]
-    after = [
-        (value - gains[row] * gains[column] * scale) / FORGETTING
-        for value, (row, column) in zip(covariance, _PAIRS, strict=True)
-    ]
+    products = map(mul, _ROW_OF(gains), _COLUMN_OF(gains))
+    after = [(value - each * scale) / FORGETTING for value, each in zip(covariance, products, strict=True)]
     trace = sum(after[_AT[each, each]] for each in range(INPUTS))
     if trace > GREATEST_TRACE:
         after = [value * GREATEST_TRACE / trace for value in after]

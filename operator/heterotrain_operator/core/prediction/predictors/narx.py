@@ -7,7 +7,9 @@ Everything but the look ahead is `EMA`'s, and until a group has shown enough win
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from operator import mul
 
 from heterotrain_operator.core.prediction.learned import CLIPPED, INPUTS, Sample
 from heterotrain_operator.core.prediction.predictor import LooksAhead
@@ -37,37 +39,40 @@ def _first(unit: int, place: int) -> float:
 BEGINNING = (*(_first(unit, place) for unit in range(UNITS) for place in range(WIDTH)), 0.0)
 
 
-def _hidden(numbers: tuple[float, ...] | list[float], sample: Sample) -> list[float]:
-    return [
-        math.tanh(sum(numbers[start + place] * each for place, each in enumerate(sample.inputs)))
-        for start in range(0, UNITS * WIDTH, WIDTH)
-    ]
+STARTS = range(0, UNITS * WIDTH, WIDTH)
+_OUTPUTS = slice(INPUTS, UNITS * WIDTH, WIDTH)
+"""Where each unit begins, and where those of the output stand."""
+
+
+def _hidden(numbers: Sequence[float], inputs: Sequence[float]) -> list[float]:
+    return [math.tanh(sum(map(mul, numbers[start : start + INPUTS], inputs))) for start in STARTS]
+
+
+def _output(numbers: Sequence[float], hidden: Sequence[float]) -> float:
+    return numbers[-1] + sum(map(mul, numbers[_OUTPUTS], hidden))
 
 
 def expected(numbers: tuple[float, ...], sample: Sample) -> float:
     """The next window's log speed over the average."""
-    hidden = _hidden(numbers, sample)
-    return numbers[-1] + sum(numbers[unit * WIDTH + INPUTS] * each for unit, each in enumerate(hidden))
+    return _output(numbers, _hidden(numbers, sample.inputs))
 
 
 def taught(numbers: tuple[float, ...], sample: Sample, difference: float) -> tuple[float, ...]:
     """The numbers after a window whose log speed differed so much from the average: a few steps of gradient descent,
     which end early where the error is small, or does not fall.
     """
-    after, before = list(numbers), math.inf
+    inputs, after, before = sample.inputs, list(numbers), math.inf
     for _ in range(STEPS):
-        hidden = _hidden(after, sample)
-        output = after[-1] + sum(after[unit * WIDTH + INPUTS] * each for unit, each in enumerate(hidden))
-        error = min(max(difference - output, -CLIPPED), CLIPPED)
+        hidden = _hidden(after, inputs)
+        error = min(max(difference - _output(after, hidden), -CLIPPED), CLIPPED)
         if not NEAR < abs(error) < before:
             break
         before, step = abs(error), RATE * error
-        for unit, each in enumerate(hidden):
-            start = unit * WIDTH
-            slope = step * after[start + INPUTS] * (1 - each * each)
-            after[start + INPUTS] += step * each
-            for place, value in enumerate(sample.inputs):
-                after[start + place] += slope * value
+        for start, each in zip(STARTS, hidden, strict=True):
+            end = start + INPUTS
+            slope = step * after[end] * (1 - each * each)
+            after[start:end] = [weight + slope * value for weight, value in zip(after[start:end], inputs, strict=True)]
+            after[end] += step * each
         after[-1] += step
     return tuple(after)
 
