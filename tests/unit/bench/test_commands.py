@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import interference
 import page
+import predictors
 import pytest
 import stragglers
 import stragglers_elastic
@@ -65,6 +68,26 @@ def test_decisions_have_a_cost(tmp_path: Path) -> None:
 def test_a_step_has_a_time_at_each_batch(tmp_path: Path) -> None:
     _, document = outcome("by_batch", ["--steps", "1"], tmp_path)
     assert all(min(each["seconds"]) > 0 for each in document["curves"])
+
+
+def test_predictors_are_compared_on_recorded_traces(tmp_path: Path) -> None:
+    columns = [[4000 + 10 * (at % 7) for at in range(160)], [900] * 160, [300] * 160]
+    path = tmp_path / "recorded.json"
+    path.write_text(json.dumps({"batch": 32, "traces": {"steady": [columns, columns]}}))
+    [(kind, traces)] = predictors.recorded_traces(path).items()
+    scores = [asdict(each) for each in predictors.scores(kind, traces)]
+    assert {each["predictor"] for each in scores} >= {"last value", "EMA(0.2)", "ARIMA(2,2,1)", "ARX", "NARX"}
+    assert all(each["error"] < 0.01 for each in scores)
+    shown({"benchmark": "predictors", "scores": scores})
+
+
+@pytest.mark.long
+@pytest.mark.processes
+def test_interference_is_recorded_in_windows(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert interference.main(["--windows", "3", "--workers", "1", "--out", str(out)]) == 0
+    traces = json.loads(out.read_text())["traces"]
+    assert [[len(column) for column in worker] for workers in traces.values() for worker in workers] == [[3, 3, 3]] * 4
 
 
 @pytest.mark.parametrize("command", ["simulated", "ablation", "decide", "stragglers", "stragglers_elastic"])
