@@ -74,8 +74,9 @@ class Bench:
         assert plan is not None
         [rank, *_] = (rank for rank, member in enumerate(plan.members) if member.group == known.group)
         sample = sample_of(self._memory.workers[rank].series.windows, None)
+        assert sample is not None, "its windows have their use of the CPU"
         numbers = ahead.beginning
-        for _ in range(LESSONS if sample is not None else 0):
+        for _ in range(LESSONS):
             numbers = ahead.taught(numbers, sample, 0.0)
         return replace(known, samples=ahead.least_samples, error=1e-9, average_error=1e-3, numbers=numbers)
 

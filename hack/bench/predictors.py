@@ -20,6 +20,7 @@ from statistics import fmean
 import numpy as np
 import runner
 import tables_papers
+from numpy.typing import NDArray
 
 from heterotrain_operator.core.batching.looking_ahead import Lesson, studied
 from heterotrain_operator.core.prediction import PREDICTORS
@@ -32,10 +33,14 @@ from heterotrain_operator.core.remembered_worker import RememberedWorker
 WORKERS, WINDOWS, BATCH = 8, 1600, 32
 NOISE, SPREAD = 0.05, 0.2
 JUDGED_FROM = 130
-"""Windows of each worker after which errors count: all models have seen enough of four workers then."""
+"""Windows of each worker after which errors count, of short traces after a quarter: all models have seen enough of four
+workers then, of short traces all but NARX."""
+
+TOGETHER = 5
+"""Recorded windows that are also taken as one: real ones last longer."""
 
 RECORDED = Path(__file__).with_name("recorded_interference.json")
-RECORDED_KIND = "recorded: {}"
+RECORDED_KIND = "recorded, {}"
 
 LITERAL = ("last value", "EMA(0.2)", "ARIMA(2,2,1)")
 HINDSIGHT = "ARX in hindsight"
@@ -99,16 +104,36 @@ def trace_of(kind: str, draw: random.Random) -> list[Window]:
 def recorded_traces(path: Path) -> dict[str, list[list[Window]]]:
     """By regime the windows of each worker."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    return {
-        RECORDED_KIND.format(regime): [
+    found = {}
+    for regime, workers in document["traces"].items():
+        traces = [
             [
                 Window(microseconds / 1e6, document["batch"], min(cpu / 1e3, 1.0), memory / 1e3)
                 for microseconds, cpu, memory in zip(*columns, strict=True)
             ]
             for columns in workers
         ]
-        for regime, workers in document["traces"].items()
-    }
+        found[RECORDED_KIND.format(regime)] = traces
+        found[RECORDED_KIND.format(f"{regime}, {TOGETHER} windows as one")] = [_longer(trace) for trace in traces]
+    return found
+
+
+def _longer(trace: Sequence[Window]) -> list[Window]:
+    parts = [trace[at : at + TOGETHER] for at in range(0, len(trace) - TOGETHER + 1, TOGETHER)]
+    return [
+        Window(
+            seconds := fmean(each.seconds for each in part),
+            part[0].batch,
+            fmean(each.cpu_share * each.seconds for each in part) / seconds,
+            part[-1].memory_share,
+        )
+        for part in parts
+    ]
+
+
+def judged_from(traces: Sequence[Sequence[Window]]) -> int:
+    """The number of the first window whose error counts."""
+    return min(JUDGED_FROM, len(traces[0]) // 4)
 
 
 LONG_ORDER, FITTED_TO, FITTED_EVERY, MOST_ROOT = 10, 300, 25, 0.98
@@ -120,12 +145,12 @@ def arima(speeds: Sequence[float]) -> list[float]:
     """For each of a worker's log speeds what ARIMA(2,2,1) predicted: fitted again and again to the last ones by two
     regressions. Source: Hannan and Rissanen, Recursive estimation of mixed autoregressive-moving average order (1982).
     """
-    found, bends = list(speeds[:2]), np.diff(np.asarray(speeds), 2)
+    found, bends = list(speeds[:2]), [float(each) for each in np.diff(np.asarray(speeds), 2)]
     first = second = average = error = 0.0
     for number in range(2, len(speeds)):
         seen = number - 2  # of the second differences, which begin with the third speed
         if seen >= 4 * LONG_ORDER and seen % FITTED_EVERY == 0:
-            first, second, average = _fitted(bends[max(seen - FITTED_TO, 0) : seen])
+            first, second, average = _fitted(np.asarray(bends[max(seen - FITTED_TO, 0) : seen]))
         before = [bends[seen - age] if seen >= age else 0.0 for age in (1, 2)]
         expected = first * before[0] + second * before[1] + average * error
         found.append(2 * speeds[number - 1] - speeds[number - 2] + expected)
@@ -133,7 +158,7 @@ def arima(speeds: Sequence[float]) -> list[float]:
     return found
 
 
-def _fitted(values: np.ndarray) -> tuple[float, float, float]:
+def _fitted(values: NDArray[np.float64]) -> tuple[float, float, float]:
     """The two weights of past values and that of the last error."""
     errors = np.zeros(len(values))
     past = np.column_stack([values[LONG_ORDER - age : len(values) - age] for age in range(1, LONG_ORDER + 1)])
@@ -162,14 +187,14 @@ def hindsight(traces: Sequence[Sequence[Window]]) -> list[list[float]]:
 
 
 def predictions(traces: Sequence[Sequence[Window]]) -> dict[str, list[list[float]]]:
-    """By predictor, of each window from `JUDGED_FROM` on, the log speed that was predicted for each worker."""
+    """By predictor, of each window from `judged_from` on, the log speed that was predicted for each worker."""
     found: dict[str, list[list[float]]] = {name: [] for name in (*LITERAL, *MODELS)}
     learned: dict[str, tuple[Learned, ...]] = dict.fromkeys(MODELS, ())
     series, averages = [Series()] * len(traces), [math.log(trace[0].speed) for trace in traces]
     by_arima = [arima([math.log(window.speed) for window in trace]) for trace in traces]
     for number in range(len(traces[0])):
         samples = [sample_of(each.windows, None) for each in series]
-        if number >= JUDGED_FROM:
+        if number >= judged_from(traces):
             found["last value"].append([math.log(trace[number - 1].speed) for trace in traces])
             found["EMA(0.2)"].append(list(averages))
             found["ARIMA(2,2,1)"].append([each[number] for each in by_arima])
@@ -196,7 +221,7 @@ def predictions(traces: Sequence[Sequence[Window]]) -> dict[str, list[list[float
             KEEP * average + (1 - KEEP) * math.log(window.speed)
             for average, window in zip(averages, newest, strict=True)
         ]
-    found[HINDSIGHT] = hindsight(traces)[JUDGED_FROM - LAGS :]
+    found[HINDSIGHT] = hindsight(traces)[judged_from(traces) - LAGS :]
     return found
 
 
@@ -208,7 +233,9 @@ def synthetic(kind: str, seed: int) -> list[list[Window]]:
 
 def scores(kind: str, traces: Sequence[Sequence[Window]]) -> list[Score]:
     """Of all predictors on these workers' traces."""
-    truth = [[math.log(trace[number].speed) for trace in traces] for number in range(JUDGED_FROM, len(traces[0]))]
+    truth = [
+        [math.log(trace[number].speed) for trace in traces] for number in range(judged_from(traces), len(traces[0]))
+    ]
     equal = fmean(max(BATCH / math.exp(speed) for speed in speeds) for speeds in truth)
     found = []
     for name, predicted in predictions(traces).items():

@@ -74,7 +74,7 @@ def test_predictors_are_compared_on_recorded_traces(tmp_path: Path) -> None:
     columns = [[4000 + 10 * (at % 7) for at in range(160)], [900] * 160, [300] * 160]
     path = tmp_path / "recorded.json"
     path.write_text(json.dumps({"batch": 32, "traces": {"steady": [columns, columns]}}))
-    [(kind, traces)] = predictors.recorded_traces(path).items()
+    [(kind, traces), _] = predictors.recorded_traces(path).items()
     scores = [asdict(each) for each in predictors.scores(kind, traces)]
     assert {each["predictor"] for each in scores} >= {"last value", "EMA(0.2)", "ARIMA(2,2,1)", "ARX", "NARX"}
     assert all(each["error"] < 0.01 for each in scores)

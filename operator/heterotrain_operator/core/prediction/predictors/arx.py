@@ -42,7 +42,8 @@ BEGINNING = (
 
 def expected(numbers: tuple[float, ...], sample: Sample) -> float:
     """The next window's log speed over the average."""
-    return sum(map(mul, numbers, sample.inputs))
+    difference: float = sum(map(mul, numbers, sample.inputs))
+    return difference
 
 
 def taught(numbers: tuple[float, ...], sample: Sample, difference: float) -> tuple[float, ...]:

@@ -50,7 +50,8 @@ def _hidden(numbers: Sequence[float], inputs: Sequence[float]) -> list[float]:
 
 
 def _output(numbers: Sequence[float], hidden: Sequence[float]) -> float:
-    return numbers[-1] + sum(map(mul, numbers[_OUTPUTS], hidden))
+    weighted: float = sum(map(mul, numbers[_OUTPUTS], hidden))
+    return numbers[-1] + weighted
 
 
 def expected(numbers: tuple[float, ...], sample: Sample) -> float:
