@@ -172,8 +172,8 @@ def test_any_windows_leave_finite_numbers(windows: list[Window]) -> None:
 def test_memory_written_and_read_between_all_decisions_decides_as_one_that_is_kept(
     prediction: str, interval: int, seed: int, noise: float
 ) -> None:
-    """The models are asked from the beginning, as those of a former job. At an interval of 1 the policy keeps more windows
-    than the predictor reads.
+    """The models are asked from the beginning, as those of a former job. At an interval of 1 the policy keeps more
+    windows than the predictor reads.
     """
     ahead = ahead_of(PREDICTORS[prediction])
 
