@@ -168,7 +168,7 @@ def test_any_windows_leave_finite_numbers(windows: list[Window]) -> None:
 
 @pytest.mark.parametrize(("prediction", "interval"), [("ARX", 10), ("NARX", 10), ("NARX", 1)])
 @settings(max_examples=3, deadline=None)
-@given(seed=st.integers(0, 1000), noise=st.floats(0.0, 0.2))
+@given(seed=st.integers(0, 1000), noise=st.sampled_from((0.0, 0.03, 0.2)))
 def test_memory_written_and_read_between_all_decisions_decides_as_one_that_is_kept(
     prediction: str, interval: int, seed: int, noise: float
 ) -> None:
