@@ -193,7 +193,8 @@ def job(name: str, groups: Sequence[dict[str, Any]], policy: str, global_batch: 
         "spec": {
             "workerGroups": list(groups),
             "training": {"globalBatchSize": global_batch, "steps": steps, "seed": 7},
-            "batching": {"policy": policy},
+            "batching": {"policy": policy, "initial": "Uniform"},
+            "stragglers": {"action": "Report"},
             "runPolicy": {"backoffLimit": 0},
         },
     }

@@ -118,6 +118,7 @@ def manifest(folder: Path, setting: Setting, loaders: int) -> dict[str, Any]:
             "checkpoint": {"path": str(folder / "checkpoints"), "everySteps": setting.checkpoint_steps},
             "runPolicy": {"backoffLimit": 50},
             "membership": {"heartbeatTimeoutSeconds": setting.heartbeat_timeout},
+            "stragglers": {"action": "Report"},  # members change by the faults alone
         },
     }
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import kinds
 
 from heterotrain_operator.core.facts import bounds_of
-from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.model import Group, Job, Stragglers
 from heterotrain_operator.core.split.passes import in_passes
 from heterotrain_operator.experiments.simulations import SimulationResult, simulate
 
@@ -48,10 +48,12 @@ def random_scenario(seed: int) -> kinds.Scenario:
         tuple(groups),
         global_batch=rng.randint(8, 96) * workers,
         policy=rng.choice(POLICIES),
+        initial="Uniform",
         interval=rng.choice([5, 10, 10, 20]),
         resumable=rng.random() < 0.5,
         backoff_limit=rng.choice([0, 3]),
         startup_deadline_seconds=60.0,
+        stragglers=Stragglers(action="Report"),
     )
     events = tuple(_event(rng, job) for _ in range(rng.choice([0, 1, 2, 5])))
     return kinds.Scenario(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import kinds
 
-from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.model import Group, Job, Stragglers
 
 RECORDED = Path(__file__).with_name("recorded_steps.json")
 SAMPLES_PER_WORKER = 32
@@ -65,7 +65,8 @@ class Case:
             for index, (count, limit) in enumerate(zip(counts, limits, strict=True))
             if count
         )
-        job = Job("job", groups, SAMPLES_PER_WORKER * workers, policy=policy)
+        acting = Stragglers(action="Report")  # balancing alone is what is looked at
+        job = Job("job", groups, SAMPLES_PER_WORKER * workers, policy=policy, initial="Uniform", stragglers=acting)
         models = {
             f"g{index}": kinds.WorkerModel(
                 self.law,

@@ -153,7 +153,9 @@ def prepared(setting: Setting) -> tuple[kinds.Scenario, Victim]:
     begins = chance.randrange(setting.steps // 5, setting.steps - 2 * NAMED_WITHIN * INTERVAL)
     victim = Victim(worker_name("bench", group.name, index), group.cpu_limit, begins)
     [case] = [case for case in CASES if case.name == setting.case]
-    job = Job("bench", groups, BATCH * setting.workers, interval=INTERVAL, stragglers=Stragglers(rule=setting.rule))
+    judging = Stragglers(action="Report", rule=setting.rule)
+    total = BATCH * setting.workers
+    job = Job("bench", groups, total, initial="Uniform", interval=INTERVAL, stragglers=judging)
     intervals = setting.steps // INTERVAL
     return kinds.Scenario(job, models, case.happening(victim), seed=setting.seed, intervals=intervals), victim
 

@@ -16,6 +16,7 @@ from heterotrain_operator.api import parse_manifest, to_core, training_config
 from heterotrain_operator.api.base import Model
 from heterotrain_operator.api.job import JobSpec
 from heterotrain_operator.api.quantity import parse_quantity
+from heterotrain_operator.core.model import Job, Stragglers
 
 Document = dict[str, Any]
 Change = Callable[[dict[str, Any]], Document]
@@ -63,13 +64,14 @@ def test_core_sees_groups_with_their_limits(good: Document, changed: Change) -> 
         (1, 512, 1),
         (1, None, 1),
     ]
-    assert (job.name, job.global_batch, job.policy, job.initial) == ("digits", 192, "Optimal", "Uniform")
+    assert (job.name, job.global_batch, job.policy, job.initial) == ("digits", 192, "Optimal", "Static")
+    assert (job.initial, job.stragglers) == (Job("", (), 1).initial, Stragglers()), "defaults of the resource"
     for limits in ({"memory": "1Gi"}, {"cpu": 0}, None):
         assert to_core(parse_manifest(changed({LIMITS: limits}))).groups[1].cpu_limit is None
 
 
 def test_core_follows_every_setting_that_it_knows(changed: Change) -> None:
-    batching = {"policy": "Static", "initial": "Static", "interval": 7, "applyAt": "epoch", "fixedGlobalBatch": False}
+    batching = {"policy": "Static", "initial": "Uniform", "interval": 7, "applyAt": "epoch", "fixedGlobalBatch": False}
     changes = {
         "spec.batching": {**batching, "deadBand": 0.1, "smoothing": 0.3, "dryRun": True},
         "spec.runPolicy": {
@@ -84,7 +86,7 @@ def test_core_follows_every_setting_that_it_knows(changed: Change) -> None:
         "spec.checkpoint": {"path": "/checkpoints"},
     }
     job = to_core(parse_manifest(changed(changes)))
-    assert (job.policy, job.initial, job.interval, job.apply_at) == ("Static", "Static", 7, "epoch")
+    assert (job.policy, job.initial, job.interval, job.apply_at) == ("Static", "Uniform", 7, "epoch")
     assert (job.fixed_global_batch, job.dead_band, job.smoothing, job.dry_run) == (False, 0.1, 0.3, True)
     assert (job.suspend, job.backoff_limit) == (True, 1)
     deadlines = job.startup_deadline_seconds, job.active_deadline_seconds, job.finish_deadline_seconds

@@ -29,4 +29,5 @@ def unequal_digits(width: int, **spec: Document) -> Document:
         extra = {"image": IMAGE, "command": digits(width), "env": [SERIES], "securityContext": RESTRICTED_CONTAINER}
         pod["containers"] = [pod["containers"][0] | extra]
     checkpoint = {"path": MOUNTED, "persistentVolumeClaim": CLAIM}
-    return merged(manifest, {"spec": {"checkpoint": checkpoint, **spec}})
+    # On a busy machine a worker may become slow by fault; nobody is to be replaced for it.
+    return merged(manifest, {"spec": {"checkpoint": checkpoint, "stragglers": {"action": "Report"}, **spec}})

@@ -117,7 +117,9 @@ def job(name: str, *groups: Document, batch: int = BATCH, steps: int = ENDLESS, 
     defaults: Document = {
         "workerGroups": list(groups),
         "training": {"globalBatchSize": batch, "steps": steps, "seed": 7},
-        "batching": {"policy": "Optimal", "applyAt": "step"},
+        # From equal batches there is something to balance. On a busy machine workers do become slow by fault.
+        "batching": {"policy": "Optimal", "initial": "Uniform", "applyAt": "step"},
+        "stragglers": {"action": "Report"},
         "checkpoint": {"path": MOUNTED, "persistentVolumeClaim": CLAIM, "everySteps": 20},
         "runPolicy": {"startupDeadlineSeconds": 240},
     }

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.processes
 @pytest.fixture
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     training = {"globalBatchSize": 96, "epochs": 400, "seed": 7}
-    batching = {"policy": "Optimal", "applyAt": request.param}
+    batching = {"policy": "Optimal", "initial": "Uniform", "applyAt": request.param}
     job = digits_job(tmp_path / "results", ["800m", "400m"], training=training, batching=batching, width=32)
     with LocalCluster(job, tmp_path / "run", None) as cluster:
         yield cluster

@@ -79,6 +79,7 @@ def digits_job(
                 "workerGroups": [group(index, cpu) for index, cpu in enumerate(cpus)],
                 "training": {"globalBatchSize": 96, "steps": 60, "seed": 7},
                 "runPolicy": {"backoffLimit": 0},
+                "stragglers": {"action": "Report"},
                 **spec,
             },
         }

@@ -76,7 +76,7 @@ class Stragglers:
     `core.stragglers.watch.RULES`.
     """
 
-    action: str = "Report"
+    action: str = "Replace"
     threshold: float = 0.8
     smoothing: float = 0.1
     max_replacements: int = 3
@@ -95,7 +95,7 @@ class Job:
     groups: tuple[Group, ...]
     global_batch: int
     policy: str = "Optimal"
-    initial: str = "Uniform"  # Uniform | Static: the batches of the first plan
+    initial: str = "Static"  # the first plan: Static, by CPU limits or flops where all are known, or Uniform
     interval: int = 10  # measured steps of the active plan before a decision
     apply_at: str = "step"
     fixed_global_batch: bool = True

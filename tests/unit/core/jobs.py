@@ -221,7 +221,7 @@ def straggler_world(
     stragglers: Stragglers | None = None, *, protocol: int = MEMBERS_MAY_END, replicas: int = 6, **changes: Any
 ) -> World:
     """Alike workers that are balanced, and known to be healthy."""
-    settings = stragglers or Stragglers(action="Replace", cooldown_seconds=0)
+    settings = stragglers or Stragglers(cooldown_seconds=0)
     job = replace(Job("job", (Group("a", replicas),), 192, stragglers=settings), **changes)
     made = World(job, noise=0.03, seed=2, protocol=protocol).start()
     made.run(12)

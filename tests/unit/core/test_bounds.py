@@ -13,6 +13,7 @@ from heterotrain_operator.api.availability import known_policies
 from heterotrain_operator.core.batching.bounds import bounded_below, bounds_in_passes
 from heterotrain_operator.core.batching.policies import POLICIES, Seat
 from heterotrain_operator.core.batching.policies.optimal import propose
+from heterotrain_operator.core.batching.policies.static import static_shares
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction.memory_model import MEBIBYTE, MemoryUse, failed, fitting_batch, measured
 from heterotrain_operator.core.prediction.step_time import Estimate
@@ -57,7 +58,7 @@ def test_a_multiple_that_is_set_while_running_repairs_the_plan_and_says_why() ->
 
 def test_a_multiple_that_the_global_batch_cannot_hold_degrades_the_job_and_leaves_its_plan() -> None:
     world = unequal_world("Optimal", multiple=1, total=200)
-    world.run(3)
+    world.run(4)
     world.job = replace(world.job, groups=tuple(replace(group, multiple_of=16) for group in world.job.groups))
     decision = world.tick()
     assert decision.plan is None
@@ -276,6 +277,30 @@ def test_batch_grows_to_what_memory_holds_and_never_beyond(policy: str, seeds: r
                 restart_fully(world)
         assert world.memory.budget.restarts <= (policy == "Proportional")
         assert batch_of_fast(world) >= 0.8 * 168
+
+
+def test_static_shares_end_at_what_memory_holds_and_the_others_share_the_rest_by_their_limits() -> None:
+    """By its limit the fast worker would get 218 of 300 samples, of which its memory holds 168."""
+    groups = tuple(Group(f"g{rank}", 1, cpu_limit=cores) for rank, cores in enumerate((2.0, 0.5, 0.25)))
+    world = memory_world("Static", groups=groups)
+    for _ in range(12):
+        world.run(1)
+        if world.decisions[-1].phase == "Restarting":  # nothing was known of its memory before
+            restart_fully(world)
+    assert world.memory.budget.restarts == 1
+    fast, second, third = world.plan.batch_sizes
+    assert 0.8 * 168 <= fast <= 168
+    assert (second, third) == pytest.approx((2 / 3 * (300 - fast), 1 / 3 * (300 - fast)), abs=1)
+
+
+def test_least_batch_of_a_worker_is_what_the_others_memory_leaves_it() -> None:
+    """OmniLearn, section III-B2: by the limits it would get 20 of 300 samples, and the others hold 220 of them."""
+    groups = (Group("slow", 1, cpu_limit=0.1), Group("fast", 2, cpu_limit=0.7))
+    full = RememberedWorker(memory_use=MemoryUse(guessed_batch=110, failed_batch=140))
+    job = Job("job", groups, 300, policy="Static")
+    bounds = bounds_in_passes(job, ["slow", "fast", "fast"], [RememberedWorker(), full, full])
+    seats = [Seat(str(rank), groups[min(rank, 1)], 0, pair) for rank, pair in enumerate(bounds)]
+    assert static_shares(job, seats).batches == (80, 110, 110)
 
 
 def test_bound_is_told_once_and_shown_with_every_decision() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from heterotrain_operator.clusters.simulated.laws import Affine, MemoryCliff, TimeLaw
 from heterotrain_operator.core.batching.policies import POLICIES, Promise, Proposal, Seat
 from heterotrain_operator.core.model import Group, Job
 from heterotrain_operator.core.prediction import PREDICTORS, Prediction
@@ -14,7 +15,7 @@ from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap, c
 from heterotrain_operator.core.remembered.batching import Batching
 from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.split.allocation import Line
-from unit.core.traces import hetero_world, seat
+from unit.core.traces import World, hetero_job, hetero_world, seat
 
 GROUP = Group(name="cpu", replicas=1)
 
@@ -40,6 +41,9 @@ def first(policy: str, *groups: Group) -> tuple[tuple[int, ...], str]:
         ("Static", [Group("a", 1, "gpu", flops=3e12, cpu_limit=1), Group("b", 1, flops=1e12)], (144, 48), "flops"),
         ("Static", [Group("a", 1, flops=3e12), Group("b", 1, flops=1e12)], (144, 48), "flops"),
         ("Static", [Group("a", 1, "gpu", flops=3e12), Group("b", 1)], (96, 96), "groups b state no flops"),
+        # Taming, section IV-B: a GPU has 0.813 of all operations; and III-B, K * b0 * X_k / sum(X) for 3 * 64 samples.
+        ("Static", [Group("a", 1, "gpu", flops=0.813e12), Group("b", 1, flops=0.187e12)], (156, 36), "flops"),
+        ("Static", [Group(str(cores), 1, cpu_limit=cores) for cores in (9, 12, 18)], (44, 59, 89), "CPU limit"),
     ],
 )
 def test_first_batches_are_equal_or_shared_by_cores_or_by_flops_where_devices_mix(
@@ -172,14 +176,30 @@ def test_throughput_that_fell_once_after_a_raise_bounds_the_batch_for_good() -> 
     assert capped(known, 64, 0.01).cap == 64
 
 
-def test_learned_bound_clips_before_the_batches_are_rescaled() -> None:
-    """The first is slower than before it was raised, so 48 bounds it: (48, 42.7) is 90.7, and 128 of these (68, 60)."""
+def test_learned_bound_holds_when_the_batches_are_rescaled_too_if_all_together_hold_the_global_batch() -> None:
+    """The first is slower than before it was raised, so 48 bounds it: (48, 42.7), and the second takes what it may."""
     cap = ThroughputCap(raised_from=48, raised_throughput=1000.0)
     seats = [averaged(0.1, 64, memory=RememberedWorker(throughput_cap=cap)), averaged(0.2, 64)]
-    proposal = propose("PapersProportional", [seats[0], seats[1]._replace(smoothed_seconds=0.3)])
+    second = seats[1]._replace(smoothed_seconds=0.3)
+    proposal = propose("PapersProportional", [seats[0], second])
     assert proposal.memories[0].throughput_cap == ThroughputCap(cap=48)
-    # (48, 64 * 0.2 / 0.3 = 42.67) is rescaled by 128 / 90.67.
-    assert proposal.batches == (68, 60)
+    assert proposal.batches == (48, 80)
+    # Where it may take no more than 64 samples, (48, 64 * 0.2 / 0.3 = 42.67) is rescaled by 128 / 90.67 and clipped.
+    assert propose("PapersProportional", [seats[0], second._replace(bounds=(1, 64))]).batches == (68, 60)
+
+
+class CliffWorld(World):
+    """Each sample beyond 90 takes ten times as long, as where memory is swapped."""
+
+    def law(self) -> TimeLaw:
+        return MemoryCliff(Affine(self.fixed, self.per_sample), 90, 10.0)
+
+
+def test_papers_control_stays_at_the_batch_whose_raise_lowered_throughput() -> None:
+    world = CliffWorld(hetero_job("PapersProportional", (1, 8, 8)), {f"job-g{rank}-0": 8.0 for rank in (1, 2)}).start()
+    assert [decision.plan.batch_sizes[0] for decision in world.run(2)] == [130, 64]
+    world.run(20)
+    assert world.plan.batch_sizes == (64, 64, 64)
 
 
 def test_papers_control_moves_at_boundaries_of_epochs_only() -> None:

@@ -55,6 +55,34 @@ def test_all_workers_are_created_at_once_and_only_once_with_names_from_their_ide
     assert not decide(two_groups(), Seen(), memory, 101.0)[0].create
 
 
+def by_limits(*cores: float | None) -> tuple[Group, ...]:
+    return tuple(Group(f"g{rank}", 1, cpu_limit=each) for rank, each in enumerate(cores))
+
+
+@pytest.mark.parametrize(
+    ("changes", "batches", "reason"),
+    [
+        ({"groups": by_limits(1.0, 0.5)}, (128, 64), "shared by CPU limit"),
+        ({"groups": by_limits(1.0, 0.5), "initial": "Uniform"}, (96, 96), "equal shares of 192 samples"),
+        ({"groups": by_limits(1.0, None)}, (96, 96), "since groups g1 state no CPU limit"),
+        ({"groups": by_limits(0.5, 0.5, 0.5)}, (64, 64, 64), "shared by CPU limit"),
+        ({"groups": by_limits(1.0, 0.5), "dry_run": True}, (128, 64), "shared by CPU limit"),
+    ],
+)
+def test_job_begins_with_batches_by_limits_where_all_are_known_and_else_with_equal_ones(
+    changes: dict[str, Any], batches: tuple[int, ...], reason: str
+) -> None:
+    world = World(two_groups(**{"policy": "Optimal", **changes})).start()
+    assert world.plan.batch_sizes == batches
+    assert reason in world.decisions[-1].reason
+
+
+def test_edited_start_moves_nothing_that_trains() -> None:
+    world = World(two_groups(policy="Optimal", groups=by_limits(1.0, 0.5), initial="Uniform")).start()
+    world.job = replace(world.job, initial="Static")
+    assert [decision.plan for decision in (world.tick(), *world.run(3))] == [None] * 4
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -90,6 +90,7 @@ def verdict(steps: tuple[Step, ...], policy: str = "Optimal", *, adjustments: in
 SHORT = joined(history(78, (32, 32), (0.002, 0.005), allreduce=0.001))
 TALKING = joined(history(78, (32, 32), (0.002, 0.003), allreduce=0.007))
 ALIKE = joined(history(78, (32, 32), (0.48, 0.5), allreduce=0.1))
+FITTING = joined(history(78, (48, 16), (0.48, 0.5), allreduce=0.1))
 LONG = joined(history(78, (32, 32), (0.4, 0.5), allreduce=0.1))
 
 
@@ -102,6 +103,7 @@ LONG = joined(history(78, (32, 32), (0.4, 0.5), allreduce=0.1))
         (verdict(TALKING), "70% of a step is all-reduce, which batches cannot shorten; a larger global batch"),
         (verdict(ALIKE), "the CPU limits do not bind: own times differ by 4% only, so equal batches are right; lower"),
         (verdict(ALIKE, limits={FAST: 0.5, SLOW: 0.5}), "own times differ by 4% only, so equal batches are right."),
+        (verdict(FITTING), "48 / 16: own times differ by 4% only, so those of the first plan are right."),
         (verdict(ALIKE, machine_cores=1), "the CPU limits add up to 1.5 cores, and this machine has 1, so that"),
         (verdict(LONG, "Static"), "Static never moves any; --policy Optimal does."),
         (

@@ -25,8 +25,9 @@ class Batching(Model):
         "registered name.",
     )
     initial: Literal["Uniform", "Static"] = Field(
-        default="Uniform",
-        description="Batches of the first plan: equal, or in proportion to CPU cores or flops.",
+        default="Static",
+        description="Batches of the first plan. Static: in proportion to CPU limits, or to flops where devices are "
+        "mixed, if every group states them, and else equal; Uniform: equal in any case.",
     )
     interval: Annotated[int, Field(ge=1, le=MAX_COUNT)] = Field(
         default=10,

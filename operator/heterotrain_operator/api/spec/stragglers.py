@@ -13,7 +13,7 @@ class Stragglers(Model):
     """Workers that are slow by fault rather than by design."""
 
     action: Literal["Ignore", "Report", "Rebalance", "Replace", "Remove"] = Field(
-        default="Report",
+        default="Replace",
         description="What is done about a persistent straggler. Report: a condition, an event and a metric name it, "
         "with what would help; nothing else changes. Rebalance: its batch is also lowered without waiting for as much "
         "evidence. Replace: another worker is started, and takes its place once its warm-up shows a gain. Remove: it "

@@ -110,8 +110,11 @@ def _why(trial: TrialSummary, workers: Sequence[WorkerSummary], found: Circumsta
         return _talking(share, trial, found)
     apart = _apart(workers)
     if apart <= ALIKE:
-        alike = f"own times differ by {wording.percent(apart)} only, so equal batches are right"
-        if limits and len(limits) == len(workers) and max(limits) >= UNLIKE_LIMITS * min(limits):
+        batches = [worker.batch for worker in workers]
+        equal = max(batches) - min(batches) <= 1
+        which = "equal batches are right" if equal else "those of the first plan are right"
+        alike = f"own times differ by {wording.percent(apart)} only, so {which}"
+        if equal and limits and len(limits) == len(workers) and max(limits) >= UNLIKE_LIMITS * min(limits):
             return (
                 f"the CPU limits do not bind: {alike}; lower limits, a larger model or a larger global batch would "
                 "show what unequal machines do"

@@ -16,6 +16,7 @@ from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.prediction.throughput_cap import capped
 from heterotrain_operator.core.remembered.batching import Batching
 from heterotrain_operator.core.split.allocation import rounded_within, split_proportionally
+from heterotrain_operator.core.split.multiples import infeasible
 
 
 def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
@@ -23,7 +24,8 @@ def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
     global batch, if that is fixed.
 
     `t_k` is the moving average of own time over the iterations since the last adjustment, at the job's weight. Once a
-    raise has lowered a worker's throughput, its batch before that bounds it for good. With `applyAt: epoch` it decides
+    raise has lowered a worker's throughput, its batch before that bounds it for good, also when batches are rescaled
+    (OmniLearn's then leave their bounds), unless the workers could not hold the global batch so. With `applyAt: epoch` it decides
     once an epoch, when the next one has begun. Source: Taming III-C (T2 to T5), OmniLearn Alg. 1 and eq. 8.
     """
     keeps = f"PapersProportional keeps the batches: {slowest(seats)}"
@@ -38,6 +40,8 @@ def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
     measured = [each for each in seconds if each is not None]
     mean = math.fsum(measured) / max(len(measured), 1)
     wanted: list[float] = []
+    bounds, multiples = [seat.bounds for seat in seats], multiples_of_seats(seats)
+    learned = list(bounds)
     change = 0.0
     for rank, (seat, own) in enumerate(zip(seats, seconds, strict=True)):
         if own is None or seat.batch <= 0:
@@ -46,14 +50,15 @@ def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
         cap = capped(seat.memory.throughput_cap, seat.batch, own)
         memories[rank] = memories[rank]._replace(throughput_cap=cap)
         low, high = seat.bounds
-        most = min(high, cap.cap) if cap.cap > 0 else high
-        wanted.append(min(max(seat.batch * mean / own, low), max(most, low)))
+        most = max(min(high, cap.cap), low) if cap.cap > 0 else high
+        learned[rank] = low, most
+        wanted.append(min(max(seat.batch * mean / own, low), most))
         change = max(change, abs(wanted[-1] - seat.batch) / seat.batch)
     if change <= job.dead_band:
         why = f"a change of {percent(change, 1)} is within the dead-band of {percent(job.dead_band)}"
         return Proposal(None, f"{keeps}; {why}", tuple(memories))
-    bounds, multiples = [seat.bounds for seat in seats], multiples_of_seats(seats)
     if job.fixed_global_batch:
+        bounds = bounds if infeasible(job.global_batch, learned, multiples) else learned
         batches = split_proportionally(wanted, job.global_batch, bounds, multiples)
     else:
         batches = rounded_within(wanted, bounds, multiples)
