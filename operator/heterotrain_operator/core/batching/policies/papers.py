@@ -25,8 +25,8 @@ def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
 
     `t_k` is the moving average of own time over the iterations since the last adjustment, at the job's weight. Once a
     raise has lowered a worker's throughput, its batch before that bounds it for good, also when batches are rescaled
-    (OmniLearn's then leave their bounds), unless the workers could not hold the global batch so. With `applyAt: epoch` it decides
-    once an epoch, when the next one has begun. Source: Taming III-C (T2 to T5), OmniLearn Alg. 1 and eq. 8.
+    (OmniLearn's then leave their bounds), unless the workers could not hold the global batch so. With `applyAt: epoch`
+    it decides once an epoch, when the next one has begun. Source: Taming III-C (T2 to T5), OmniLearn Alg. 1 and eq. 8.
     """
     keeps = f"PapersProportional keeps the batches: {slowest(seats)}"
     memories = [seat.memory for seat in seats]
