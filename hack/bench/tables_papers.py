@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 import numpy as np
 import tables_measured
-from table import NONE, UNIFORM, Document, Documents, milliseconds, spread, table
+from table import NONE, UNIFORM, Document, Documents, measured_on, milliseconds, spread, table
 
 PAPER_SAVING = {16: "37 %", 12: "28 %"}
 """Speed-up of an iteration over equal batches, by workers. Source: LB-BSP, fig. 6a and section 5.2."""
@@ -300,3 +300,21 @@ def throughput_by_batch(model: str, device: str) -> Ours:
         return next((listed(_throughputs(each), "{:.2f}".format) for each in curves if each["model"] == model), None)
 
     return ours
+
+
+def exchange(documents: Documents) -> str:
+    """A row for each number of workers and length of steps: what control and exchange cost."""
+    rows = []
+    for run in sorted((run for document in documents for run in document["runs"]), key=lambda run: run["workers"]):
+        length = run["step_seconds"]
+        cells = [
+            f"{1e3 * seconds:.2f} ms, {seconds / length:.2%}"
+            for seconds in (
+                run["leader"]["training_cpu_seconds"],
+                run["leader"]["cpu_seconds"],
+                run["others"]["cpu_seconds"],
+            )
+        ]
+        rows.append([run["workers"], f"{length:g} s", *cells, f"{1e3 * run['leader']['exchange_seconds']:.0f} ms"])
+    headings = ("workers", "iteration", "the leader's training thread", "all its threads", "another worker's")
+    return f"{table((*headings, 'an exchange under way'), rows, texts=0)}\n\n{measured_on(documents)}"

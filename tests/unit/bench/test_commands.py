@@ -91,6 +91,7 @@ def test_interference_is_recorded_in_windows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["simulated", "ablation", "decide", "stragglers", "stragglers_elastic"])
+@pytest.mark.parametrize("command", ["simulated", "ablation", "decide", "exchange", "stragglers", "stragglers_elastic"])
 def test_numbers_that_make_no_sense_are_refused(command: str) -> None:
     with pytest.raises(SystemExit) as ended:
         importlib.import_module(command).main(["--workers", "0"])
@@ -103,6 +104,14 @@ def test_the_library_has_a_cost_in_alternating_blocks(tmp_path: Path) -> None:
     _, document = outcome("overhead", ["--rounds", "3", "--steps", "5", "--width", "4"], tmp_path)
     order = [block["loop"] for block in document["blocks"]]
     assert order == ["plain", "heterotrain", "heterotrain", "plain", "plain", "heterotrain"]
+
+
+@pytest.mark.long
+@pytest.mark.processes
+def test_control_and_exchange_have_a_cost_at_every_length_of_steps(tmp_path: Path) -> None:
+    _, document = outcome("exchange", ["--workers", "3", "--seconds", "2"], tmp_path)
+    assert [(run["workers"], run["step_seconds"]) for run in document["runs"]] == [(3, 1.0), (3, 0.1)]
+    assert all(run[who]["cpu_seconds"] > 0 for run in document["runs"] for who in ("leader", "others"))
 
 
 @pytest.mark.long
