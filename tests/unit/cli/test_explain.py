@@ -168,12 +168,13 @@ def test_what_slows_a_worker_is_said_with_its_figures(explain: Explain) -> None:
 def test_stragglers_are_explained_by_the_evidence_of_the_slowest_and_what_would_help(explain: Explain) -> None:
     job = slowed("digits-g1-0")
     [said] = explain(job)["Stragglers"]
-    slow, cause, remedy = said.split("; ")
+    slow, cause, remedy, hindrance = said.split("; ", 3)
     assert slow == (
         "digits-g1-0 takes 2 times as long as when it was healthy, at its present batch and CPU limit, since step 130"
     )
     assert cause == "what slows it is not known", "this world exports no use of resources"
     assert remedy.startswith("a replacement would help, of which 3 are left: a step takes ")
+    assert "cannot change while it trains" in hindrance, "the default action needs that they can"
     verdict = job.world.decisions[-1].stragglers[0]
     [condition] = [each for each in job.document["status"]["conditions"] if each["type"] == "StragglersDetected"]
     condition["message"] = summary([replace(verdict, worker="digits-g2-0", slowdown=1.5), verdict])
