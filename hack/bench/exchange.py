@@ -4,7 +4,8 @@ Real are the peers' channels, heartbeats and their state machine (`Assembly`), t
 mesh (`Generation`), the exchange (`PendingSignals`), its pace (`Pace`), and the leader's metrics, which are read every
 two seconds as the operator does. Nothing is computed: a step is a pause. The leader, which does most, has a process of
 its own; all others share a few processes, since so many with torch do not fit a machine. CPU time is of all threads, so
-a share is what control and exchange take of one core while a worker trains; the training thread waits for none of it.
+a share is what control and exchange take of one core while a worker trains. The training thread waits only for an
+exchange that takes longer than a step.
 """
 
 from __future__ import annotations
