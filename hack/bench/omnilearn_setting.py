@@ -23,7 +23,7 @@ from table import OWN_POLICY, UNIFORM
 from tables_omnilearn import DYNAMIC, GROWING, MANY, OMNILEARN, STATIC, UNSEEN, WITHOUT_BAND
 
 from heterotrain_operator.core.facts import worker_name
-from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.model import Group, Job, Stragglers
 
 RECORDED = runner.REPOSITORY / "hack" / "bench" / "results" / "bsp"
 PAPER_CORES_PER_CORE = 32
@@ -150,7 +150,9 @@ class Setting:
         groups = tuple(
             Group(f"w{rank}", 1, batch_min=low, batch_max=high, cpu_limit=own) for rank, own in enumerate(cores[0])
         )
-        job = Job("omnilearn", groups, BATCH * len(groups), fixed_global_batch=not grows)
+        judging = Stragglers(action="Report")
+        total = BATCH * len(groups)
+        job = Job("omnilearn", groups, total, initial="Uniform", fixed_global_batch=not grows, stragglers=judging)
         job = replace(job, **fields_of(self.policy, self.workload))
         noise = kinds.AR1(CORRELATION, self.noise)
         return kinds.Scenario(

@@ -41,7 +41,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Documents], str]]] = {
     "chaos": ("chaos", measured.chaos),
     "decide": ("decide", simulated.decide),
     "elastic": ("elastic", simulated.elastic),
-    "exchange": ("exchange", papers.exchange),
+    "exchange": ("exchange", tables_papers.exchange),
     "gpu": ("gpu", measured.gpu),
     "lbbsp": ("lbbsp", tables_papers.lbbsp),
     "omnilearn_accuracy": ("omnilearn_accuracy", tables_omnilearn.accuracy),

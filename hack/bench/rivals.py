@@ -27,7 +27,7 @@ from heterotrain_operator.clusters.simulated.cluster import SimulatedCluster
 from heterotrain_operator.clusters.simulated.scenario import AT_ONCE
 from heterotrain_operator.clusters.simulated.steps import Steps
 from heterotrain_operator.core.decide import decide
-from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.model import Group, Job, Stragglers
 from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.experiments.simulations import SimulationResult, simulate
 
@@ -124,7 +124,7 @@ def cluster_b(
         for name, (_, cores, speed) in machines
     }
     return kinds.Scenario(
-        replace(Job("job", groups, total, policy=policy, interval=INTERVAL), **job),  # type: ignore[arg-type]
+        replace(Job("job", groups, total, policy, "Uniform", INTERVAL, stragglers=Stragglers(action="Report")), **job),  # type: ignore[arg-type]
         models,
         NEIGHBOURS if neighbours == SHARED else (),
         seed=seed,

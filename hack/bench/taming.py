@@ -20,7 +20,7 @@ import numpy as np
 import runner
 import tables_taming
 
-from heterotrain_operator.core.model import Group, Job
+from heterotrain_operator.core.model import Group, Job, Stragglers
 from heterotrain_operator.experiments.simulations import simulate
 from heterotrain_operator.experiments.simulations.result import SETTLING_INTERVALS
 
@@ -118,6 +118,7 @@ def play(setting: Setting) -> Run:
         SAMPLES * len(groups),
         policy=setting.policy,
         initial=setting.initial,
+        stragglers=Stragglers(action="Report"),
         dead_band=setting.dead_band,
         fixed_global_batch=setting.initial == "Static",
     )
