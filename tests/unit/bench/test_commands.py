@@ -90,7 +90,6 @@ def test_interference_is_recorded_in_windows(tmp_path: Path) -> None:
     assert [[len(column) for column in worker] for workers in traces.values() for worker in workers] == [[3, 3, 3]] * 4
 
 
-@pytest.mark.parametrize("command", ["simulated", "ablation", "decide", "stragglers", "stragglers_elastic"])
 @pytest.mark.parametrize("command", ["simulated", "ablation", "decide", "exchange", "stragglers", "stragglers_elastic"])
 def test_numbers_that_make_no_sense_are_refused(command: str) -> None:
     with pytest.raises(SystemExit) as ended:
