@@ -10,7 +10,7 @@ from heterotrain.contract import TrainingConfig
 from heterotrain_operator.api.job import HeteroTrainingJob
 from heterotrain_operator.api.quantity import parse_quantity
 from heterotrain_operator.api.spec.worker_groups import WorkerGroup
-from heterotrain_operator.core.model import Group, Job, Stragglers
+from heterotrain_operator.core.model import Group, Job, Scaling, Stragglers
 
 
 def cpu_limit(group: WorkerGroup) -> float | None:
@@ -42,6 +42,8 @@ def to_core(job: HeteroTrainingJob) -> Job:
                 cpu_limit=cpu_limit(group),
                 flops=group.flops,
                 min_replicas=group.min_replicas,
+                max_replicas=group.max_replicas,
+                price_per_hour=group.price_per_hour,
             )
             for group in spec.sized_groups
         ),
@@ -61,6 +63,14 @@ def to_core(job: HeteroTrainingJob) -> Job:
             smoothing=spec.stragglers.smoothing,
             max_replacements=spec.stragglers.max_replacements,
             cooldown_seconds=float(spec.stragglers.cooldown_seconds),
+        ),
+        scaling=Scaling(
+            condition=spec.scaling.condition,
+            every_batches=spec.scaling.every_batches,
+            step=spec.scaling.step,
+            threshold=spec.scaling.threshold,
+            form=spec.scaling.utility.form,
+            corners=tuple((float(each.seconds), each.value) for each in spec.scaling.utility.points),
         ),
         suspend=spec.run_policy.suspend,
         backoff_limit=spec.run_policy.backoff_limit,

@@ -128,6 +128,75 @@ REPLICAS_IN_BOUNDS = Rule(
 )
 
 
+def _empty_groups_can_grow(job: HeteroTrainingJob) -> Iterator[Problem]:
+    groups = job.spec.sized_groups
+    for index, group in enumerate(groups):
+        if group.replicas > 0:
+            continue
+        where = f"spec.workerGroups[{index}].replicas"
+        if job.spec.scaling.condition == "None" or not group.max_replicas:
+            yield Problem(where, "must be at least 1, unless scaling may grow the group (condition and maxReplicas)")
+        elif not any(other.replicas for other in groups):
+            yield Problem(where, "must be at least 1 in one of the groups")
+
+
+EMPTY_GROUPS_CAN_GROW = Rule(
+    (*_REPLICAS, "spec.workerGroups[].maxReplicas", "spec.scaling.condition"),
+    _empty_groups_can_grow,
+    (
+        Cel(
+            "spec",
+            f"self.workerGroups.all(g, {_cel_replicas('self')} > 0 || (self.scaling.condition != 'None' && "
+            f"has(g.maxReplicas))) && self.workerGroups.exists(g, {_cel_replicas('self')} > 0)",
+            "replicas may be 0 only where scaling may grow the group and another group has workers",
+        ),
+    ),
+)
+
+
+def _least_replicas(group: WorkerGroup) -> int:
+    """Workers that scaling leaves a group."""
+    return min(1, group.replicas) if group.min_replicas is None else group.min_replicas
+
+
+def _scaling_can_change_something(job: HeteroTrainingJob) -> Iterator[Problem]:
+    condition, groups = job.spec.scaling.condition, job.spec.sized_groups
+    if condition == "None":
+        return
+    if not any(_least_replicas(group) < group.most_replicas for group in groups):
+        yield Problem("spec.scaling.condition", "needs a group whose workers may be more or fewer: set maxReplicas")
+    for index, group in enumerate(groups):
+        if condition == "Utility" and group.price_per_hour is None:
+            yield Problem(f"spec.workerGroups[{index}].pricePerHour", "is required for spec.scaling.condition Utility")
+
+
+_CEL_LEAST = f"(has(g.minReplicas) ? g.minReplicas : {_cel_replicas('self')} > 1 ? 1 : {_cel_replicas('self')})"
+
+SCALING_CAN_CHANGE_SOMETHING = Rule(
+    (
+        *_REPLICAS,
+        "spec.workerGroups[].minReplicas",
+        "spec.workerGroups[].maxReplicas",
+        "spec.workerGroups[].pricePerHour",
+        "spec.scaling.condition",
+    ),
+    _scaling_can_change_something,
+    (
+        Cel(
+            "spec",
+            "self.scaling.condition == 'None' || "
+            f"self.workerGroups.exists(g, {_cel_most_replicas('self')} > {_CEL_LEAST})",
+            "spec.scaling.condition needs a group whose workers may be more or fewer: set maxReplicas",
+        ),
+        Cel(
+            "spec",
+            "self.scaling.condition != 'Utility' || self.workerGroups.all(g, has(g.pricePerHour))",
+            "spec.scaling.condition Utility needs the pricePerHour of every group",
+        ),
+    ),
+)
+
+
 def _pod_names_fit(job: HeteroTrainingJob) -> Iterator[Problem]:
     for index, group in enumerate(job.spec.sized_groups):
         longest = f"{job.metadata.name}-{group.name}-{group.most_replicas - 1}"
@@ -325,6 +394,8 @@ RULES: tuple[Rule[HeteroTrainingJob], ...] = (
     POD_NAMES_FIT,
     REPLICAS_ARE_OF_ONE_GROUP,
     REPLICAS_IN_BOUNDS,
+    EMPTY_GROUPS_CAN_GROW,
+    SCALING_CAN_CHANGE_SOMETHING,
     PLAN_FITS_INTO_A_CONFIG_MAP,
     worker_groups.BATCH_BOUNDS_IN_ORDER.of(_groups),
     worker_groups.BATCH_BOUNDS_HOLD_A_MULTIPLE.of(_groups),
@@ -336,6 +407,7 @@ RULES: tuple[Rule[HeteroTrainingJob], ...] = (
     BATCH_IS_A_SUM_OF_MULTIPLES,
     scaling.GROWTH_IS_ASKED_FOR.of(_scaling),
     scaling.POINTS_IN_ORDER.of(_scaling),
+    scaling.UTILITY_IS_SOUND.of(_scaling),
     checkpoint.CLAIM_HAS_A_PATH.of(_checkpoint),
     CLAIM_IS_MOUNTED_ONCE,
     metrics.PROMETHEUS_HAS_AN_ADDRESS.of(_metrics),

@@ -44,6 +44,8 @@ from heterotrain_operator.core.lifecycle.startup import start
 from heterotrain_operator.core.model import Decision, Event, Job, Seen, WorkerSeen
 from heterotrain_operator.core.outcomes import Health, decision, ending, over
 from heterotrain_operator.core.remembered.job import Finish, Outcome
+from heterotrain_operator.core.scaling import sizes
+from heterotrain_operator.core.scaling.look import looked
 from heterotrain_operator.core.split.passes import with_passes
 from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.core.stragglers import watch as stragglers
@@ -65,22 +67,23 @@ def decide(job: Job, seen: Seen, memory: Remembered, now: float) -> tuple[Decisi
     if not memory.budget.draining:
         memory = finishing.noted(facts, memory, now)
     memory, arrived = transitions.joined(job, facts, stored, memory, now)
-    memory = removing.still_removed(job, memory)
-    job = removing.without_removed(job, memory)
+    memory = sizes.still_resized(job, removing.still_removed(job, memory))
+    job, memory, given_up = sizes.taken_back(sizes.sized(job, memory), facts, memory, now)
     if job.failure_policy == "RestartAll" and can_change(facts, memory):
         job = replace(job, failure_policy="Elastic")
     decided, memory = _decide(job, facts, memory, now)
-    remedied = memory.remedies.replacing or memory.remedies.removed
+    remedied = memory.remedies.replacing or memory.sizes.removed or memory.sizes.resized
     if memory.budget.draining and (remedied or memory.transitions.switching):  # all places begin again
         memory = replace(
             memory,
-            remedies=replace(memory.remedies, replacing=(), removed=()),
+            remedies=replace(memory.remedies, replacing=()),
+            sizes=memory.sizes.begun_again(),
             transitions=memory.transitions.settled(),
         )
     if memory.remedies.replacing and (memory.outcome.is_final or (facts.plan is not None and not is_elastic(job))):
         decided, memory = replacing.ended_all(job, facts, decided, memory, now)
-    if news is not None or arrived:
-        decided = replace(decided, events=(*filter(None, [news]), *arrived, *decided.events))
+    if news is not None or arrived or given_up:
+        decided = replace(decided, events=(*filter(None, [news]), *arrived, *given_up, *decided.events))
     return worker_report(job, seen, facts, decided, memory, now=now), memory.rounded(stored)
 
 
@@ -247,7 +250,9 @@ def _running(
     watched, reports = stragglers.watched(
         job, plan, members, adjustment.seats, adjustment.memory, before=memory.workers
     )
-    adjustment = replace(adjustment, memory=watched, events=(*adjustment.events, *reports))
+    stays = adjustment.decided and adjustment.batches is None
+    watched, scaled = looked(job, plan, members, watched, now, seats=adjustment.seats if stays else ())
+    adjustment = replace(adjustment, memory=watched, events=(*adjustment.events, *reports, *scaled))
     useless = unusable(plan, adjustment.memory)
     degraded = "; ".join(filter(None, [silent, useless, adjustment.degraded]))
     code = "CountersUnusable" if useless and not silent else "WorkersImpaired"

@@ -64,6 +64,8 @@ class Group:
     cpu_limit: float | None = None
     flops: float | None = None
     min_replicas: int | None = None  # with fewer members training holds; None: it goes on with whoever is left
+    max_replicas: int | None = None  # workers that scaling may give it; None: no more than replicas
+    price_per_hour: float | None = None  # of one worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,23 @@ class Stragglers:
     max_replacements: int = 3
     cooldown_seconds: float = 60.0
     rule: str = "ExpectedTime"
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """When workers are added since they pay: `condition` is a key of `core.scaling.conditions.CONDITIONS`.
+
+    Between two decisions are at least `every_batches` measured steps; then `step` workers are added or removed.
+    `threshold` is of Throughput; of Utility `form` and `corners` say what it is worth to end so many seconds after the
+    job's start.
+    """
+
+    condition: str = "None"
+    every_batches: int = 10
+    step: int = 4
+    threshold: float = 0.1
+    form: str = "Linear"  # Linear | Concave | Step
+    corners: tuple[tuple[float, float], ...] = ()  # seconds, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +123,7 @@ class Job:
     prediction: str = "EMA"  # how own times are predicted, a key of `PREDICTORS`
     dry_run: bool = False
     stragglers: Stragglers = Stragglers()
+    scaling: Scaling = Scaling()
     suspend: bool = False
     failure_policy: str = "RestartAll"  # how incidents are answered, a key of `FAILURE_POLICIES`
     backoff_limit: int = 3
@@ -263,6 +283,27 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
+class SizePoint:
+    """What was measured at one size: `workers` by group, samples per second, and seconds of a step."""
+
+    workers: tuple[tuple[str, int], ...]
+    throughput: float
+    step_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingSeen:
+    """What is known of a job whose size is to be found: the `points` that were measured, whether the search is over,
+    its last decision in words (`said`), and what hinders it (`blocked`, empty if nothing does).
+    """
+
+    points: tuple[SizePoint, ...] = ()
+    at_rest: bool = False
+    said: str = ""
+    blocked: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What to do now. Acting on it never decides anything.
 
@@ -274,9 +315,10 @@ class Decision:
     that memory is thought to hold, where that is known. `imbalance` is by what part of the mean the slowest own time
     exceeds it, under the plan that was active; None: not measured. `worker_states` are those that the decision rests
     on: of the workers that are there, of members that are gone, and of workers that are wanted. `stragglers` are the
-    verdicts that stand, and `replacing` are stragglers, each with the newcomer that is to take its place; `removed` is
-    by how many workers groups are to be smaller, since stragglers were removed. `beside_training`: the workers to
-    create join others that train, and warm up before.
+    verdicts that stand, and `replacing` are stragglers, each with the newcomer that is to take its place; `resized` is
+    by how many workers groups are to be larger (below zero: smaller) than the spec has them, since stragglers were
+    removed or scaling has found that size. `beside_training`: the workers to create join others that train, and warm
+    up before. `scaling` is what is known of the sizes; None where the number of workers is not to be found.
     """
 
     phase: JobPhase
@@ -296,4 +338,5 @@ class Decision:
     stragglers: tuple[Verdict, ...] = ()
     beside_training: bool = False
     replacing: tuple[tuple[str, str], ...] = ()
-    removed: tuple[tuple[str, int], ...] = ()
+    resized: tuple[tuple[str, int], ...] = ()
+    scaling: ScalingSeen | None = None

@@ -21,6 +21,7 @@ from heterotrain_operator.core.remembered.batching import Batching, Promises
 from heterotrain_operator.core.remembered.job import Finish, Outcome, Placing, Progress, RestartBudget, Resumed, Start
 from heterotrain_operator.core.remembered.members import PENDING, Following, Passages, Slot, TransitionRecord
 from heterotrain_operator.core.remembered.replacements import Remedies
+from heterotrain_operator.core.remembered.sizes import Sizes
 from heterotrain_operator.core.remembered_worker import (
     KEY_LENGTH,
     NO_KEY,
@@ -67,6 +68,7 @@ class Remembered:
     roughness: Roughness = field(default_factory=Roughness)
     whole_steps: WholeSteps = field(default_factory=WholeSteps)
     remedies: Remedies = field(default_factory=Remedies)
+    sizes: Sizes = field(default_factory=Sizes)
     passages: Passages = field(default_factory=Passages)
     pending: Annotated[tuple[Slot, ...], PENDING] = ()
     workers: tuple[RememberedWorker, ...] = ()

@@ -18,6 +18,8 @@ from heterotrain_operator.core.lifecycle.responses import is_elastic
 from heterotrain_operator.core.model import FINAL_PHASES, Decision, Job, Seen, WorkerKey, WorkerSeen, WorkerState
 from heterotrain_operator.core.prediction.memory_model import batch_limit
 from heterotrain_operator.core.prediction.resource_use import name_of
+from heterotrain_operator.core.scaling.look import blocked, seen_of
+from heterotrain_operator.core.scaling.sizes import differences
 from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.core.stragglers import watch as stragglers
 
@@ -31,7 +33,11 @@ def worker_report(job: Job, seen: Seen, facts: Facts, decided: Decision, memory:
     steered = decided.phase == "Running" and any(facts.members)
     return replace(
         decided,
-        conditions=(*decided.conditions, *stragglers.condition(job, standing, steered=steered)),
+        conditions=(
+            *decided.conditions,
+            *stragglers.condition(job, standing, steered=steered),
+            *blocked(job, memory, now),
+        ),
         short_grace=_short_grace(facts, memory, decided),
         force_delete=stuck(seen, now),
         batch_limits=_batch_limits(plan, memory),
@@ -39,7 +45,8 @@ def worker_report(job: Job, seen: Seen, facts: Facts, decided: Decision, memory:
         worker_states=_worker_states(job, facts, memory, plan),
         stragglers=standing,
         replacing=tuple((each.replaces, replacing.newcomer_name(job, each)) for each in memory.remedies.replacing),
-        removed=tuple((each.group, each.count) for each in memory.remedies.removed),
+        resized=tuple((group, delta) for group, delta in differences(memory.sizes).items() if delta),
+        scaling=seen_of(job, memory, now),
     )
 
 

@@ -54,7 +54,7 @@ def figures_of(namespace: str, job: Job, seen: Seen, decision: Decision, memory:
         },
         table.JOB_PLANNED_BATCH_SIZE: {(m.name, m.group): m.batch_size for m in plan.members} if plan else None,
         table.JOB_EVALUATION: {(metric,): value for metric, value in evaluated.metrics} if evaluated else None,
-        table.JOB_WORKERS_WANTED: sum(group.replicas for group in job.groups) - sum(n for _, n in decision.removed),
+        table.JOB_WORKERS_WANTED: sum(group.replicas for group in job.groups) + sum(n for _, n in decision.resized),
         table.JOB_WORKERS_READY: sum(w.metrics is not None and w.metrics.phase in READY_PHASES for w in live),
         table.JOB_WORKERS_SILENT: sum(w.metrics is None and w.phase == "Running" for w in live),
         table.JOB_PLAN_VERSION: plan.version if plan else None,

@@ -278,7 +278,7 @@ def test_stragglers_that_are_acted_upon_meanwhile_leave_a_job_that_has_its_worke
     wanted = played(world, series)
     if wanted is None:
         return
-    removed = {each.group: each.count for each in world.memory.remedies.removed}
+    removed = {each.group: -each.delta for each in world.memory.sizes.removed}
     assert {name: places(world).count(name) + removed.get(name, 0) for name in wanted} == wanted
     coming = {newcomer for _, newcomer in world.decisions[-1].replacing}
     assert {member.name for member in world.plan.members} == set(world.workers) - coming

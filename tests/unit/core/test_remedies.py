@@ -10,7 +10,7 @@ import pytest
 from heterotrain.contract import MEMBERS_MAY_END
 from heterotrain_operator.core.lifecycle.prior import place_of
 from heterotrain_operator.core.model import Decision, Group, Job, Stragglers
-from heterotrain_operator.core.remembered.replacements import Removal
+from heterotrain_operator.core.remembered.sizes import Resize
 from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.core.stragglers.verdict import Remedy
 from unit.core.jobs import (
@@ -334,18 +334,18 @@ def test_straggler_that_holds_the_others_up_at_its_least_batch_is_removed_and_no
 ) -> None:
     made = world()
     made.forgetful = forgetful
-    assert made.decisions[-1].removed == ()
+    assert made.decisions[-1].resized == ()
     decisions = removed(made)
     [said] = removals(decisions)
     assert "without it" in said
     assert list(made.workers) == names(made.plan) == [A, B, D]
     assert made.plan.global_batch_size == 128
     assert max(made.true_seconds()) < 6 * (0.002 + 0.016) / 2
-    assert (made.created, made.memory.budget.restarts, decisions[-1].removed) == (4, 0, (("a", 1),))
+    assert (made.created, made.memory.budget.restarts, decisions[-1].resized) == (4, 0, (("a", -1),))
     ends(made, D)
     made.run(6)
     assert (len(names(made.plan)), made.created) == (3, 5), "one that dies beside it is replaced"
-    assert made.memory.remedies.removed == (Removal("a", 4, 1),)
+    assert made.memory.sizes.removed == (Resize("a", 4, -1),)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,7 @@ def test_of_two_stragglers_as_many_are_removed_one_after_the_other_as_the_group_
     assert [each.split()[0] for each in removals(decisions)] == gone
     assert names(made.plan) == [name for name in (A, B, C, D) if name not in gone]
     assert made.created == 4
-    assert made.memory.remedies.removed == (Removal("a", 4, len(gone)),)
+    assert made.memory.sizes.removed == (Resize("a", 4, -len(gone)),)
 
 
 @pytest.mark.parametrize("how", ["edited", "no longer to be removed", "all start again"])
@@ -393,7 +393,7 @@ def test_place_comes_back(how: str) -> None:
         made.job = replace(made.job, groups=(replace(made.job.groups[0], replicas=5),))
     elif how == "no longer to be removed":
         made.job = replace(made.job, stragglers=Stragglers(action="Report"))
-        assert made.tick().removed == ()
+        assert made.tick().resized == ()
     else:
         for pod in made.workers.values():
             pod.end(137)
@@ -401,7 +401,7 @@ def test_place_comes_back(how: str) -> None:
         made.train(2)
         made.tick(5)
     assert len(names(made.plan)) == (5 if how == "edited" else 4)
-    assert made.memory.remedies.removed == ()
+    assert made.memory.sizes.removed == ()
 
 
 def test_name_of_a_newcomer_that_goes_is_not_free_before_it_is_gone() -> None:

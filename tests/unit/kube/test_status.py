@@ -77,7 +77,7 @@ def test_ready_counts_the_workers_that_train_of_those_that_are_wanted() -> None:
         ({"phase": "reforming"}, "0/3"),
     ):
         assert status(seen=training(**changes))["ready"] == ready, changes
-    straggles, leaves = decision(removed=(("small", 1),)), decision(worker_states=((THIRD, WorkerState.LEAVING),))
+    straggles, leaves = decision(resized=(("small", -1),)), decision(worker_states=((THIRD, WorkerState.LEAVING),))
     assert (status(decided=straggles)["ready"], status(decided=straggles)["replicas"]) == ("2/2", 2)
     assert status(decided=leaves)["ready"] == "2/3"
 

@@ -35,6 +35,7 @@ from heterotrain_operator.core.prediction.resource_use import ResourceUse
 from heterotrain_operator.core.prediction.series import Series
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
+from heterotrain_operator.core.remembered.sizes import Resize
 from heterotrain_operator.core.remembered_worker import RememberedWorker, key_of
 from heterotrain_operator.core.state import Remembered, members_memory
 from heterotrain_operator.core.stragglers.evidence import Evidence
@@ -311,7 +312,16 @@ FIELDS = {
     ),
     *("whole_mean", "whole_variance", "whole_steps", "whole_windows", "trial_steps", "back_gap"),
     *("back_steps", "learned"),
+    *("resized", "points", "refusals", "best_size", "tried", "at_rest", "resized_at", "searched_as"),
+    *("first_end_seconds", "rest_throughput", "off_intervals", "rest_version", "rest_steps", "rest_seconds", "said"),
 }
+
+
+def test_places_of_removed_stragglers_are_sizes_below_those_of_the_spec_and_stay_so_for_the_version_before() -> None:
+    written = '{"schema":1,"removed":[["a",3,1]],"workers":[]}'
+    memory = Remembered.from_json(written)
+    assert memory.sizes.removed == (Resize("a", 3, -1),)
+    assert memory.to_json() == written
 
 
 def test_fields_of_a_jobs_memory_keep_their_names_in_one_object_whatever_values_they_belong_to() -> None:

@@ -99,3 +99,37 @@ POINTS_IN_ORDER = Rule(
         ),
     ),
 )
+
+
+def _utility_is_sound(scaling: Scaling) -> Iterator[Problem]:
+    points, form = scaling.utility.points, scaling.utility.form
+    for index in range(1, len(points)):
+        if points[index].value > points[index - 1].value:
+            yield Problem(
+                f"spec.scaling.utility.points[{index}].value",
+                f"must be at most that of the point before, {points[index - 1].value:g}, since no end is worth more "
+                f"for being later; found {points[index].value:g}",
+            )
+    if scaling.condition == "Utility" and not points:
+        yield Problem("spec.scaling.utility.points", "are required for condition Utility")
+    elif scaling.condition == "Utility" and len(points) < 2 and form != "Step":
+        yield Problem("spec.scaling.utility.points", f"must be two at least for form {form}, found 1")
+
+
+UTILITY_IS_SOUND = Rule(
+    ("spec.scaling.condition", "spec.scaling.utility"),
+    _utility_is_sound,
+    (
+        Cel(
+            "spec.scaling.utility",
+            "self.points.size() < 2 || !self.points.exists(p, self.points.exists(q, "
+            "q.seconds > p.seconds && q.value > p.value))",
+            "the values of points must not rise from one to the next",
+        ),
+        Cel(
+            "spec.scaling",
+            "self.condition != 'Utility' || self.utility.points.size() >= (self.utility.form == 'Step' ? 1 : 2)",
+            "condition Utility needs a point of utility for form Step, and two for the other forms",
+        ),
+    ),
+)

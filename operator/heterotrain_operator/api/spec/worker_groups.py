@@ -62,10 +62,10 @@ class WorkerGroup(Model):
         description="Name of the group, unique in the job. Pods are named <job>-<group>-<index>, "
         "which must stay within 63 characters.",
     )
-    replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = Field(
+    replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = Field(
         default=1,
-        description="Workers of this group; between minReplicas and maxReplicas. Without effect where spec.replicas is "
-        "set.",
+        description="Workers of this group; between minReplicas and maxReplicas. 0 only where scaling may grow the "
+        "group and another one has workers. Without effect where spec.replicas is set.",
     )
     min_replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] | None = Field(
         default=None,
@@ -91,8 +91,7 @@ class WorkerGroup(Model):
     )
     price_per_hour: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
         default=None,
-        description="Price of one worker of this group for one hour, in any one currency; for "
-        "scaling by cost. No effect yet.",
+        description="Price of one worker of this group for one hour, in any one currency; for scaling by cost.",
     )
     flops: Annotated[float, Field(gt=0, le=1e21)] | None = Field(
         default=None,

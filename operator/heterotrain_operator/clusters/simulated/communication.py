@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 from typing import Annotated, Protocol
+
+from pydantic import AfterValidator
 
 from heterotrain_operator.clusters.simulated.described import (
     Choice,
@@ -74,8 +77,51 @@ class ParameterServer(Described):
         return 2 * (sent + self.latency_seconds)
 
 
+MOST_MEASURED = 256
+GREATEST_SECONDS = 1e6
+
+
+def _sound(points: dict[int, float]) -> dict[int, float]:
+    if not 1 <= len(points) <= MOST_MEASURED:
+        raise ValueError(f"expected 1 to {MOST_MEASURED} numbers of workers, found {len(points)}")
+    for workers, seconds in points.items():
+        if workers < 1:
+            raise ValueError(f"expected numbers of workers of at least 1, found {workers}")
+        if not 0 <= seconds <= GREATEST_SECONDS:
+            raise ValueError(f"expected seconds from 0 to {GREATEST_SECONDS:g} for {workers} workers, found {seconds}")
+    return dict(sorted(points.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Described):
+    """Seconds that were measured, by number of workers.
+
+    Between two numbers of workers they run in a line, and are flat beyond the first and the last.
+    """
+
+    by_workers: Annotated[
+        dict[int, float],
+        AfterValidator(_sound),
+        said("Seconds of a step after the slowest worker's own time, by number of workers."),
+    ]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, with figures, if a number makes no sense."""
+        object.__setattr__(self, "by_workers", _sound(self.by_workers))
+
+    def seconds(self, workers: int, /) -> float:
+        counts = [*self.by_workers]
+        place = bisect.bisect_left(counts, workers)
+        if place == 0 or place == len(counts):
+            return self.by_workers[counts[min(place, len(counts) - 1)]]
+        low, high = counts[place - 1], counts[place]
+        before, after = self.by_workers[low], self.by_workers[high]
+        return before + (after - before) * (workers - low) / (high - low)
+
+
 class CommunicationChoice(Choice):
     """What a step takes after the slowest worker's own time."""
 
     ring: Written[RingAllReduce] | None = kind(RingAllReduce)
     parameter_server: Written[ParameterServer] | None = kind(ParameterServer)
+    measured: Written[Measured] | None = kind(Measured)

@@ -16,7 +16,7 @@ from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import Facts, group_of
 from heterotrain_operator.core.lifecycle.following import stayers
 from heterotrain_operator.core.model import Event, Group, Job
-from heterotrain_operator.core.remembered.replacements import MOST_REMOVALS, Removal
+from heterotrain_operator.core.remembered.sizes import MOST_GROUPS, Resize
 from heterotrain_operator.core.remembered_worker import key_of
 from heterotrain_operator.core.state import Remembered, members_memory
 from heterotrain_operator.core.stragglers.remedies import ENOUGH_INTERVALS, is_worth
@@ -35,28 +35,16 @@ class Removing:
     event: Event | None = None
 
 
-def without_removed(job: Job, memory: Remembered) -> Job:
-    """The job with the replicas that are wanted of it, since some workers were removed."""
-    gone = {each.group: each for each in memory.remedies.removed}
-    if not gone or job.stragglers.action != "Remove":
-        return job
-    groups = tuple(
-        replace(group, replicas=max(group.replicas - _count(gone.get(group.name), group.replicas), 0))
-        for group in job.groups
-    )
-    return replace(job, groups=groups)
-
-
 def still_removed(job: Job, memory: Remembered) -> Remembered:
     """Without removals from groups that were edited since, or that keep too few workers by now, or that nobody wants
     any more.
     """
-    if not memory.remedies.removed:
+    if not memory.sizes.removed:
         return memory
     groups = {group.name: group for group in job.groups}
     wanted = job.stragglers.action == "Remove"
-    kept = tuple(each for each in memory.remedies.removed if wanted and _still_holds(each, groups.get(each.group)))
-    return memory if kept == memory.remedies.removed else _with_removed(memory, kept)
+    kept = tuple(each for each in memory.sizes.removed if wanted and _still_holds(each, groups.get(each.group)))
+    return memory if kept == memory.sizes.removed else _with_removed(memory, kept)
 
 
 def planned_removal(job: Job, facts: Facts, memory: Remembered, standing: Sequence[Verdict]) -> Removing:
@@ -79,8 +67,8 @@ def planned_removal(job: Job, facts: Facts, memory: Remembered, standing: Sequen
         )
         if few or advised.get(key_of(worker.uid), 0) < ENOUGH_INTERVALS:
             continue
-        removed = _with_removal(job, memory.remedies.removed, group.name)
-        if len(removed) > MOST_REMOVALS:
+        removed = _with_removal(memory, group)
+        if len(removed) > MOST_GROUPS:
             continue
         ahead = verdict.outlooks
         why = (
@@ -95,23 +83,19 @@ def planned_removal(job: Job, facts: Facts, memory: Remembered, standing: Sequen
     return Removing(job, memory)
 
 
-def _with_removed(memory: Remembered, removed: tuple[Removal, ...]) -> Remembered:
-    return replace(memory, remedies=replace(memory.remedies, removed=removed))
+def _with_removed(memory: Remembered, removed: tuple[Resize, ...]) -> Remembered:
+    return replace(memory, sizes=replace(memory.sizes, removed=removed))
 
 
-def _still_holds(removal: Removal, group: Group | None) -> bool:
+def _still_holds(removal: Resize, group: Group | None) -> bool:
     if group is None or group.replicas != removal.replicas:
         return False
-    return removal.replicas - removal.count >= (group.min_replicas or 0)
+    return removal.replicas + removal.delta >= (group.min_replicas or 0)
 
 
-def _with_removal(job: Job, removed: Sequence[Removal], group: str) -> tuple[Removal, ...]:
-    present = group_of(job, group).replicas
-    before = next((each for each in removed if each.group == group), None)
-    replicas = present if before is None else before.replicas
-    count = 1 if before is None else before.count + 1
-    return (*(each for each in removed if each.group != group), Removal(group, replicas, count))
-
-
-def _count(removal: Removal | None, replicas: int) -> int:
-    return removal.count if removal is not None and removal.replicas == replicas else 0
+def _with_removal(memory: Remembered, group: Group) -> tuple[Resize, ...]:
+    """The removals with one more from the group, of which this is the present size."""
+    removed = memory.sizes.removed
+    before = next((each.delta for each in removed if each.group == group.name), 0)
+    spec = group.replicas - sum(each.delta for each in (*removed, *memory.sizes.resized) if each.group == group.name)
+    return (*(each for each in removed if each.group != group.name), Resize(group.name, spec, before - 1))

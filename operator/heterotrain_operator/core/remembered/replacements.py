@@ -1,4 +1,4 @@
-"""What was done about stragglers: which are being replaced, and which places were given up, as it is remembered.
+"""What was done about stragglers: which are being replaced, as it is remembered.
 
 A replacement is remembered from its begin until the newcomer trains or is given up, so that an operator which starts
 again neither creates a second newcomer nor takes the first for one too many.
@@ -17,9 +17,6 @@ from heterotrain_operator.core.remembered_worker import KEY_LENGTH, NOBODY, Reme
 
 MOST_REPLACEMENTS = 16
 """Replacements that are under way at once at most: each holds a pod beyond the job's replicas."""
-
-MOST_REMOVALS = 64
-"""Groups of which removed workers are remembered; a job has fewer."""
 
 MOST_TRIES = MAX_WHOLE // 2
 """What is counted stays a number that can still count."""
@@ -67,15 +64,6 @@ class Replacement:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """So many workers (`count`) of a group were removed while the job wanted this number of `replicas`."""
-
-    group: str
-    replicas: int
-    count: int
-
-
 _NAMES = tuple(each.name for each in fields(Replacement) if each.name != "known")
 
 
@@ -98,27 +86,20 @@ def _from_row(row: list[Any]) -> Replacement | None:
     return Replacement(group, index, replaces, key, why, tries, *moments, float(factor), float(samples), known)
 
 
-def _removal_from(row: list[Any]) -> Removal | None:
-    sound = len(row) >= 3 and is_text(row[0], MAX_NAME_LENGTH)
-    return Removal(*row[:3]) if sound and all(is_whole(each, high=MOST_TRIES) for each in row[1:3]) else None
-
-
 REPLACEMENTS = Rows(_row_of, _from_row, MOST_REPLACEMENTS, Replacement.moved, Replacement.rounded)
-REMOVALS = Rows(lambda each: [each.group, each.replicas, each.count], _removal_from, MOST_REMOVALS)
 
 
 @dataclass(frozen=True, slots=True)
 class Remedies:
     """What was done about stragglers. After `judged` intervals workers were judged (`stragglers/watch.py`). So many
     `replacements` were begun, the last of which began or ended at `replaced_at`; `replacing` are those that are under
-    way (`lifecycle/replacing.py`), and `removed` the places that were given up (`lifecycle/removing.py`).
+    way (`lifecycle/replacing.py`).
     """
 
     judged: Annotated[int, MEASURED] = 0
     replacements: int = 0
     replaced_at: float | None = None
     replacing: Annotated[tuple[Replacement, ...], REPLACEMENTS] = ()
-    removed: Annotated[tuple[Removal, ...], REMOVALS] = ()
 
     def begun(self, now: float) -> Remedies:
         """Once another replacement has begun."""

@@ -157,9 +157,9 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
 
 
 def _wanted(job: HeteroTrainingJob, decision: Decision) -> dict[str, int]:
-    """Workers that are wanted now, by group: the spec's replicas without stragglers that were removed."""
-    removed = dict(decision.removed)
-    return {group.name: max(group.replicas - removed.get(group.name, 0), 0) for group in job.spec.sized_groups}
+    """Workers that are wanted now, by group: the spec's replicas, and by how much the job's size differs from them."""
+    more = dict(decision.resized)
+    return {group.name: max(group.replicas + more.get(group.name, 0), 0) for group in job.spec.sized_groups}
 
 
 def _ready(wanted: Mapping[str, int], workers: Sequence[Entry]) -> int:
