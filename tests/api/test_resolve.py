@@ -16,18 +16,17 @@ from heterotrain_operator.api import parse_manifest, to_core, training_config
 from heterotrain_operator.api.base import Model
 from heterotrain_operator.api.job import JobSpec
 from heterotrain_operator.api.quantity import parse_quantity
-from heterotrain_operator.core.model import Job, Stragglers
+from heterotrain_operator.core.model import Job, Scaling, Stragglers
 
 Document = dict[str, Any]
 Change = Callable[[dict[str, Any]], Document]
 LIMITS = "spec.workerGroups[1].template.spec.containers[0].resources.limits"
 
 NOT_RESOLVED = {
-    "spec.workerGroups.maxReplicas": ("api/rules.py", "group.most_replicas"),
-    "spec.workerGroups.pricePerHour": ("api/spec/worker_groups.py", "scaling by cost. No effect yet."),
     "spec.training.mode": ("api/availability.py", "spec.training.mode"),
     "spec.training.learningRateScaling": ("api/availability.py", "spec.training.learningRateScaling"),
-    "spec.scaling": ("api/availability.py", "spec.scaling.condition"),
+    "spec.scaling.globalBatch": ("api/availability.py", "spec.scaling.globalBatch"),
+    "spec.scaling.maxGlobalBatchSize": ("api/spec/scaling.py", "scaling.max_global_batch_size"),
     "spec.checkpoint.persistentVolumeClaim": (
         "clusters/kube/objects/pods.py",
         "spec.checkpoint.persistent_volume_claim",
@@ -81,6 +80,15 @@ def test_core_follows_every_setting_that_it_knows(changed: Change) -> None:
             "activeDeadlineSeconds": 99,
             "finishDeadlineSeconds": 999,
         },
+        "spec.scaling": {
+            "condition": "Utility",
+            "everyBatches": 20,
+            "step": 2,
+            "threshold": 0.2,
+            "utility": {"form": "Step", "points": [{"seconds": 60, "value": 2}]},
+        },
+        "spec.workerGroups[0].pricePerHour": 0.5,
+        "spec.workerGroups[1].pricePerHour": 0.25,
         "spec.membership": {"heartbeatTimeoutSeconds": 2, "progressTimeoutSeconds": 20},
         "spec.workerGroups[1].batchSize": {"multipleOf": 16},
         "spec.checkpoint": {"path": "/checkpoints"},
@@ -93,6 +101,8 @@ def test_core_follows_every_setting_that_it_knows(changed: Change) -> None:
     assert deadlines == (9.0, 99.0, 999.0)
     assert (job.heartbeat_timeout_seconds, job.progress_timeout_seconds) == (2.0, 20.0)
     assert [group.multiple_of for group in job.groups] == [1, 16]
+    assert job.scaling == Scaling("Utility", 20, 2, 0.2, "Step", ((60.0, 2.0),))
+    assert [(group.max_replicas, group.price_per_hour) for group in job.groups] == [(None, 0.5), (4, 0.25)]
     assert job.resumable and not to_core(parse_manifest(changed({}))).resumable
 
 
@@ -170,8 +180,10 @@ def test_every_field_is_read_somewhere(alone: Document, changed: Change, monkeyp
     """Else a field that is admitted and documented would silently be ignored."""
     target = {"metric": "accuracy", "value": 0.25, "mode": "Max"}
     alone["spec"]["training"] = {"batchSizePerWorker": 32, "steps": 10}
+    worth = {"utility": {"points": [{"seconds": 60, "value": 2}]}}
+    job = {"spec.training.target": target, "spec.checkpoint": {"path": "/checkpoints"}, "spec.scaling": worth}
     jobs = [
-        parse_manifest(changed({"spec.training.target": target, "spec.checkpoint": {"path": "/checkpoints"}})),
+        parse_manifest(changed(job)),
         parse_manifest(alone),
     ]
     read: set[tuple[type, str]] = set()

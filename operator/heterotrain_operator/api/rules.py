@@ -129,15 +129,14 @@ REPLICAS_IN_BOUNDS = Rule(
 
 
 def _empty_groups_can_grow(job: HeteroTrainingJob) -> Iterator[Problem]:
-    groups = job.spec.sized_groups
-    for index, group in enumerate(groups):
-        if group.replicas > 0:
-            continue
-        where = f"spec.workerGroups[{index}].replicas"
-        if job.spec.scaling.condition == "None" or not group.max_replicas:
-            yield Problem(where, "must be at least 1, unless scaling may grow the group (condition and maxReplicas)")
-        elif not any(other.replicas for other in groups):
-            yield Problem(where, "must be at least 1 in one of the groups")
+    empty = [index for index, group in enumerate(job.spec.sized_groups) if not group.replicas]
+    scales, groups = job.spec.scaling.condition != "None", job.spec.worker_groups
+    fixed = [index for index in empty if not (scales and groups[index].max_replicas)]
+    for index in fixed:
+        why = "must be at least 1, unless scaling may grow the group (condition and maxReplicas)"
+        yield Problem(f"spec.workerGroups[{index}].replicas", why)
+    if not fixed and len(empty) == len(groups):
+        yield Problem("spec.workerGroups[0].replicas", "must be at least 1 in one of the groups")
 
 
 EMPTY_GROUPS_CAN_GROW = Rule(

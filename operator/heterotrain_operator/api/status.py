@@ -25,6 +25,7 @@ MAX_WORKERS_SHOWN = 256
 """Workers listed in the status; a longer list would make every update of it large."""
 
 MAX_DEPARTURES = 16
+MAX_SIZES = 32
 MAX_CONDITIONS = 16
 Timestamp = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
 Number = Annotated[int, Field(ge=0, le=MAX_STEPS)]
@@ -35,7 +36,8 @@ class ConditionStatus(Model):
 
     type: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] = Field(
         description="Created, Running, Suspended, Succeeded, Failed, Balanced, Degraded or, unless stragglers are "
-        "ignored, StragglersDetected; and as long as they hold, CheckpointNotDurable and Invalid."
+        "ignored, StragglersDetected; with spec.scaling.condition, ScalingBlocked; and as long as they hold, "
+        "CheckpointNotDurable and Invalid."
     )
     status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition holds.")
     reason: Annotated[str, Field(max_length=MAX_TEXT)] = Field(default="", description="Why, in one CamelCase word.")
@@ -168,6 +170,39 @@ class EvaluationStatus(Model):
     )
 
 
+class GroupSize(Model):
+    """How many workers of a group are wanted."""
+
+    group: Annotated[str, Field(min_length=1, max_length=MAX_GROUP_NAME)] = Field(description="Name of the group.")
+    workers: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = Field(description="Workers of it.")
+
+
+class SizePoint(Model):
+    """What was measured at one size."""
+
+    size: Text = Field(description="Workers by group, as 'gpu 2, spot 4'.")
+    samples_per_second: Annotated[float, Field(ge=0)] = Field(description="Throughput; three digits of it.")
+    step_milliseconds: Annotated[float, Field(ge=0)] = Field(description="Time of a whole step; three digits of it.")
+
+
+class ScalingStatus(Model):
+    """How many workers scaling has found, and from what."""
+
+    sizes: Annotated[tuple[GroupSize, ...], Field(max_length=MAX_GROUPS)] = Field(
+        default=(),
+        description="Workers that are wanted now, by group.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["group"]},
+    )
+    at_rest: bool = Field(default=False, description="Whether the search is over.")
+    points: Annotated[tuple[SizePoint, ...], Field(max_length=MAX_SIZES)] = Field(
+        default=(),
+        description="What was measured, by size.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    last_decision: Text = Field(default="", description="The last decision, in words and figures.")
+    blocked: Text = Field(default="", description="What hinders it. Empty: nothing does.")
+
+
 class JobStatus(Model):
     """What the operator reports of a job."""
 
@@ -182,7 +217,8 @@ class JobStatus(Model):
         default=None, description="Workers that train, of those wanted now, e.g. 3/4."
     )
     replicas: Annotated[int, Field(ge=0, le=MAX_GROUPS * MAX_REPLICAS)] | None = Field(
-        default=None, description="Workers wanted now, over all groups: without stragglers that were removed."
+        default=None,
+        description="Workers wanted now, over all groups: without stragglers that were removed, and as scaling has it.",
     )
     selector: Text | None = Field(
         default=None, description="Label selector of the workers' pods; autoscalers read it in the subresource scale."
@@ -206,6 +242,9 @@ class JobStatus(Model):
     )
     restarts: Count | None = Field(
         default=None, description="Restarts of all workers after a fault of one, counted against backoffLimit."
+    )
+    scaling: ScalingStatus | None = Field(
+        default=None, description="How many workers were found to pay. Absent: spec.scaling.condition is None."
     )
     reason: Text | None = Field(default=None, description="Why the last decision was taken, in words and figures.")
     start_time: Timestamp | None = Field(

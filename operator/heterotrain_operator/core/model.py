@@ -290,6 +290,11 @@ class SizePoint:
     throughput: float
     step_seconds: float
 
+    @property
+    def words(self) -> str:
+        """The workers by group, in words."""
+        return ", ".join(f"{group} {count}" for group, count in self.workers)
+
 
 @dataclass(frozen=True, slots=True)
 class ScalingSeen:

@@ -71,6 +71,9 @@ def figures_of(namespace: str, job: Job, seen: Seen, decision: Decision, memory:
             ("leave",): memory.transitions.leaves,
         },
         table.JOB_TRANSITION_SECONDS: memory.transitions.idle_seconds,
+        table.JOB_SCALING_THROUGHPUT: {(each.words,): each.throughput for each in decision.scaling.points}
+        if decision.scaling is not None
+        else None,
     }
     return JobFigures(namespace, job.name, figures)
 

@@ -71,6 +71,13 @@ JOB_TRANSITION_SECONDS = JOBS.row(
     details="An estimate, as coarse as a step and the looks are: the time until all members had gone over, without the "
     "steps that were committed meanwhile.",
 )
+JOB_SCALING_THROUGHPUT = JOBS.row(
+    GAUGE,
+    "scaling_throughput",
+    "Samples per second that scaling has measured, by size.",
+    further=("size",),
+    details="A size is the workers by group, as `gpu 2, spot 4`. There are at most 32.",
+)
 JOB_METRICS_SOURCE_UP = JOBS.row(GAUGE, "metrics_source_up", "1 if the workers' metrics could be asked for, 0 if not.")
 
 LEADER = OPERATOR.row(GAUGE, "leader", "1 if this replica holds the Lease.")

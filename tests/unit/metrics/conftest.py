@@ -21,7 +21,9 @@ from heterotrain_operator.core.model import (
     Decision,
     Group,
     Job,
+    ScalingSeen,
     Seen,
+    SizePoint,
     WorkerMetrics,
     WorkerSeen,
 )
@@ -51,6 +53,7 @@ DECISION = Decision(
         Condition("Balanced", False, "OutOfBalance", "the slowest takes long"),
     ),
     imbalance=0.5,
+    scaling=ScalingSeen((SizePoint((("cpu", 2), ("slow", 1)), 960.0, 0.1),)),
     stragglers=(replace(VERDICT, worker="digits-cpu-1", group="cpu", cause="Neighbour"),),
 )
 MEMORY = Remembered(batching=Batching(adjustments=3), budget=RestartBudget(restarts=1))

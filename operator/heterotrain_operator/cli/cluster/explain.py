@@ -36,6 +36,8 @@ BALANCING = (
     "WorkerReplaced",
     "WorkerJoined",
     "WorkerLeft",
+    "Scaled",
+    "ScalingStopped",
 )
 """Reasons of the events that say how the batches came about, and the workers that have them."""
 
@@ -59,6 +61,8 @@ def explanation(evidence: Evidence, now: datetime, width: int) -> RenderableType
     if job.reason:
         parts += section("The operator's latest decision", [job.reason])
     parts += outlook_of(evidence, now, width)
+    if job.scaling:
+        parts += section("How many workers pay", job.scaling)
     slowed = [f"{worker.name}: {_slowed(worker)}" for worker in job.workers if worker.slowed_by]
     if slowed:
         parts += section("What slows workers", slowed, "yellow")

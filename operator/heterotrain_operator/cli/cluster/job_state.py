@@ -83,6 +83,7 @@ class JobState:
     plan_generation: int | None
     global_batch: int | None
     restarts: int | None
+    scaling: tuple[str, ...]
     reason: str
     completed: datetime | None
     conditions: tuple[ConditionState, ...]
@@ -121,6 +122,7 @@ def read_job(document: Mapping[str, Any]) -> JobState:
         plan_generation=status.whole("planGeneration"),
         global_batch=status.whole("globalBatchSize"),
         restarts=status.whole("restarts"),
+        scaling=_scaling(_Fields(status.get("scaling"))),
         reason=status.text("reason"),
         completed=moment(status.get("completionTime")),
         conditions=tuple(_condition(entry) for entry in status.entries("conditions")),
@@ -167,6 +169,23 @@ def _evaluated(evaluation: _Fields) -> Evaluated | None:
     step = evaluation.whole("step")
     metrics = evaluation.entries("metrics")
     return Evaluated.of(step, [(each.get("name"), each.get("value")) for each in metrics])
+
+
+def _scaling(scaling: _Fields) -> tuple[str, ...]:
+    """How many workers were found to pay, and from what, in sentences."""
+    sizes = [f"{each.text('group')} {each.whole('workers')}" for each in scaling.entries("sizes")]
+    if not sizes:
+        return ()
+    over = scaling.get("atRest") is True
+    said = [f"{', '.join(sizes)}: {'the search is over' if over else 'other sizes may still be tried'}"]
+    said += [
+        f"{each.text('size')}: {each.number('samplesPerSecond'):g} samples/s"
+        for each in scaling.entries("points")
+        if each.number("samplesPerSecond") is not None
+    ]
+    said += filter(None, [scaling.text("lastDecision")])
+    blocked = scaling.text("blocked")
+    return (*said, *([f"blocked: {blocked}"] if blocked else []))
 
 
 def _condition(entry: _Fields) -> ConditionState:

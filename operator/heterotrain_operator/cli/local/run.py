@@ -183,6 +183,7 @@ def write_report(
         cpu_cores=machine_cores(),
         version=package_version(),
         schedule=options.schedule.read_text(encoding="utf-8") if options.schedule is not None else "",
+        prices={group.name: group.price_per_hour for group in experiment.job.spec.worker_groups},
     )
     return write_trials(folder, summary, course)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from heterotrain.contract import TRAINING_LOSS, EvaluationRecord
+from heterotrain_operator.core.model import SizePoint
 from heterotrain_operator.experiments.figures.steps import Step
 
 Limits = Mapping[str, float | None]
@@ -66,7 +67,8 @@ class TrialHistory:
     """One run of the job under one policy, as it happened. `round` counts from 1.
 
     `adjustments` is the number of plans that changed a batch; `message` says how the trial ended. `level` is the set of
-    CPU limits that it began with, `changes` are those after. `faults` are those that users put on workers.
+    CPU limits that it began with, `changes` are those after. `faults` are those that users put on workers. `sizes` are
+    what scaling has measured.
     """
 
     policy: str
@@ -80,6 +82,7 @@ class TrialHistory:
     changes: tuple[LimitChange, ...] = ()
     evaluations: tuple[EvaluationRecord, ...] = ()
     faults: tuple[FaultRecord, ...] = ()
+    sizes: tuple[SizePoint, ...] = ()
 
     @property
     def title(self) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from heterotrain_operator.core.model import SizePoint
 from heterotrain_operator.experiments.figures.ceiling import Profile
 from heterotrain_operator.experiments.figures.history import FaultRecord, TrialHistory
 from heterotrain_operator.experiments.report.value import Line, Mark, Panel, Plot
@@ -137,3 +138,28 @@ def own_times(profile: Profile) -> Plot:
         (Panel("own time (ms)", tuple(lines), least=0),),
         legend="outside" if len(profile.workers) <= LEGEND_UP_TO else "none",
     )
+
+
+def throughput_by_size(points: Sequence[SizePoint], prices: Mapping[str, float | None], file: str) -> Plot:
+    """What scaling has measured: samples per second by number of workers, and where every group has a price, what a
+    million samples cost. Of sizes with as many workers the one with more of the first groups is drawn first.
+    """
+    ordered = sorted(points, key=lambda each: (_workers(each), each.workers))
+    counts = [_workers(each) for each in ordered]
+    tint, style = colour(0)
+    throughput = Line("", counts, [each.throughput for each in ordered], tint, style, THIN, marker=MARKERS[0])
+    panels = [Panel("samples per second", (throughput,), least=0)]
+    if all(prices.get(group) is not None for each in ordered for group, _ in each.workers):
+        costs = [sum(count * (prices[group] or 0) for group, count in each.workers) / 3600 for each in ordered]
+        dear = [1e6 * cost / each.throughput for cost, each in zip(costs, ordered, strict=True)]
+        panels.append(
+            Panel("cost of a million samples", (Line("", counts, dear, tint, style, THIN, marker=MARKERS[0]),), least=0)
+        )
+    words = "Throughput by number of workers, as scaling has measured it"
+    return Plot(
+        file, words, words, "workers", tuple(panels), legend="none", height_inches=2.4 * len(panels) + 1.2, whole=True
+    )
+
+
+def _workers(point: SizePoint) -> int:
+    return sum(count for _, count in point.workers)

@@ -13,7 +13,13 @@ from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.figures.history import LimitChange as Change
 from heterotrain_operator.experiments.figures.history import TrialHistory
 from heterotrain_operator.experiments.figures.steps import Step
-from heterotrain_operator.experiments.report.plots import THIN, above_most, batches_and_times, colour
+from heterotrain_operator.experiments.report.plots import (
+    THIN,
+    above_most,
+    batches_and_times,
+    colour,
+    throughput_by_size,
+)
 from heterotrain_operator.experiments.report.trials import decisions_table
 from heterotrain_operator.experiments.report.value import (
     Column,
@@ -186,7 +192,11 @@ def _policy(policy: str, result: SimulationResult) -> Section:
     if hidden > 0:
         parts.append(Sentence(f"The first {DRAWN_WORKERS} workers; {hidden:,} more are not drawn."))
     picture = batches_and_times(history_of(policy, result), result.workers[:DRAWN_WORKERS], f"{policy.lower()}.png")
-    parts += [picture, decisions_table(entries[:DECISIONS])]
+    parts.append(picture)
+    if result.sizes:
+        prices = {group.name: group.price_per_hour for group in result.scenario.job.groups}
+        parts.append(throughput_by_size(result.sizes, prices, f"{policy.lower()}-sizes.png"))
+    parts.append(decisions_table(entries[:DECISIONS]))
     if len(entries) > DECISIONS:
         parts.append(Sentence(f"{len(entries) - DECISIONS:,} later decisions are not listed."))
     return Section(f"{policy}, seed {result.scenario.seed}", tuple(parts))

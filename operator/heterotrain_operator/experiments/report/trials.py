@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.figures.ceiling import FAULT_ABOVE, LEAST_SIZES, MeasuredCeiling, Profile
 from heterotrain_operator.experiments.figures.summary import Ratio, Speedup, Summary
 from heterotrain_operator.experiments.figures.trial_summary import TrialSummary, WorkerSummary
-from heterotrain_operator.experiments.report.plots import batches_and_times, losses, own_times
+from heterotrain_operator.experiments.report.plots import batches_and_times, losses, own_times, throughput_by_size
 from heterotrain_operator.experiments.report.value import (
     Column,
     Part,
@@ -32,7 +32,8 @@ METRICS = 4
 @dataclass(frozen=True, slots=True)
 class Course:
     """What the page shows besides a run's figures. `names` are the workers by rank, `profiles` the trials that only
-    measured (kept as series, not drawn), `manifest` and `schedule` the files' texts.
+    measured (kept as series, not drawn), `manifest` and `schedule` the files' texts, and `prices` those of an hour of
+    one worker, by group.
     """
 
     trials: tuple[TrialResult, ...]
@@ -42,6 +43,7 @@ class Course:
     cpu_cores: int
     version: str
     schedule: str = ""
+    prices: Mapping[str, float | None] = field(default_factory=dict)
 
 
 def report_of(summary: Summary, course: Course | None = None) -> Report:
@@ -58,7 +60,7 @@ def report_of(summary: Summary, course: Course | None = None) -> Report:
         lead += [Sentence(text, Tone.DOUBT, detail=True) for text in (*ended, *summary.warnings[1:])]
     sections = [*_overview(summary, course), *_ceiling(summary)]
     if course is not None:
-        sections[-1:-1] = [_trial(each, summary, course.names) for each in course.trials]
+        sections[-1:-1] = [_trial(each, summary, course.names, course.prices) for each in course.trials]
         sections.append(Section("Manifest", (Verbatim(course.manifest),)))
         if course.schedule:
             sections.append(Section("Schedule", (Verbatim(course.schedule),)))
@@ -94,11 +96,14 @@ def _ceiling(summary: Summary) -> list[Section]:
     return [Section("Ceiling", tuple(parts))]
 
 
-def _trial(result: TrialResult, summary: Summary, names: Sequence[str]) -> Section:
+def _trial(result: TrialResult, summary: Summary, names: Sequence[str], prices: Mapping[str, float | None]) -> Section:
     """One trial: its picture, its evaluations and its decisions."""
     history = result.history
     found = next(each for each in summary.trials if (each.policy, each.round) == (history.policy, history.round))
-    parts: list[Part] = [batches_and_times(history, names, f"{result.slug}.png")]
+    joined = sorted({name for step in history.steps for name in step.records} - {*names})
+    parts: list[Part] = [batches_and_times(history, (*names, *joined), f"{result.slug}.png")]
+    if history.sizes:
+        parts.append(throughput_by_size(history.sizes, prices, f"{result.slug}-sizes.png"))
     if found.evaluations:
         parts.append(_evaluations_table(found))
     return Section(history.title, (*parts, decisions_table(result.entries)))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heterotrain_operator.clusters.simulated.scenario import Scenario
-from heterotrain_operator.core.model import Event
+from heterotrain_operator.core.model import Event, SizePoint
 
 Floats = npt.NDArray[np.float64]
 
@@ -53,7 +53,7 @@ class SimulationResult:
     `oracle_seconds` those that the oracle's batches would have made under the very same noise. `own_seconds` are of
     shape (n, K), of the `workers` in plan order, NaN where one was no member; they are empty, of shape (0, K), if they
     were not asked for. `phase` is the job's at the end, `rounds` how often it was decided on. Of the steps so many are
-    `repeated_steps`, which all workers had executed before they started again.
+    `repeated_steps`, which all workers had executed before they started again. `sizes` are what scaling has measured.
     """
 
     scenario: Scenario
@@ -69,6 +69,7 @@ class SimulationResult:
     rounds: int
     virtual_seconds: float
     repeated_steps: int = 0
+    sizes: tuple[SizePoint, ...] = ()
 
     @property
     def steps(self) -> int:

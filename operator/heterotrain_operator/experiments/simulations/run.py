@@ -89,6 +89,7 @@ def simulate(
         rounds=rounds,
         virtual_seconds=cluster.now - BEGIN,
         repeated_steps=cluster.training.repeated,
+        sizes=() if last.scaling is None else last.scaling.points,
     )
 
 

@@ -15,7 +15,7 @@ from heterotrain_operator.api import HeteroTrainingJob, to_core
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import LimitError, Mechanism
 from heterotrain_operator.core.lifecycle.publishing import known_workers
-from heterotrain_operator.core.model import Decision, Job, Seen
+from heterotrain_operator.core.model import Decision, Job, Scaling, Seen, SizePoint
 from heterotrain_operator.core.prediction.learned import Learned
 from heterotrain_operator.experiments.checkpoints import keep_learned, learned_in, newest_step
 from heterotrain_operator.experiments.control import ControlServer
@@ -85,6 +85,7 @@ class Rounds:
         self.entries: list[Entry] = []
         self.failures: list[str] = []
         self.reason = ""
+        self.sizes: tuple[SizePoint, ...] = ()
         self._observer = observer
         self._limits = limits
         self._faults = faults
@@ -100,6 +101,8 @@ class Rounds:
         entry = entry_of(time.monotonic() - self._began, self._steps, decision)
         if entry is not None:
             self.entries.append(entry)
+        if decision.scaling is not None:
+            self.sizes = decision.scaling.points
         if decision.phase == "Running" and not any(worker.exit_code is not None for worker in seen.workers):
             self.reason = decision.reason
         self.failures += [w.name for w in seen.workers if w.exit_code and w.name not in self.failures]
@@ -173,6 +176,7 @@ class Runner:
             changes=tuple(limits.changes),
             evaluations=evaluations,
             faults=tuple(faults.records),
+            sizes=rounds.sizes,
         )
         if limits.missed() and ending.phase == "Succeeded":
             self.observer.warn(f"{title}: the job ended before the limits changed to {', '.join(limits.missed())}")
@@ -273,6 +277,8 @@ class Runner:
 def core_of(job: HeteroTrainingJob, trial: Trial) -> Job:
     """The job as decisions see it in this trial. It is resumable, if only within the run's folder."""
     core = replace(to_core(job), policy=trial.policy, resumable=True)
+    if trial.is_profile:  # which measures the workers that there are
+        core = replace(core, scaling=Scaling())
     if trial.is_profile:
-        core = replace(core, dry_run=False, interval=max(core.interval, PROFILE_STEPS))
+        core = replace(core, dry_run=False, scaling=Scaling(), interval=max(core.interval, PROFILE_STEPS))
     return core

@@ -12,7 +12,7 @@ from typing import Any
 from heterotrain.contract import PHASE_FINISHED, PHASE_REFORMING, Plan
 from heterotrain_operator.api import HeteroTrainingJob, Problem, WorkerGroup
 from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_NAME, MAX_STEPS, MAX_TEXT
-from heterotrain_operator.api.status import MAX_CONDITIONS, MAX_DEPARTURES, MAX_WORKERS_SHOWN
+from heterotrain_operator.api.status import MAX_CONDITIONS, MAX_DEPARTURES, MAX_SIZES, MAX_WORKERS_SHOWN
 from heterotrain_operator.clusters.kube.moments import timestamp, unix_seconds
 from heterotrain_operator.clusters.kube.objects.names import worker_selector
 from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
@@ -147,6 +147,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         **_plan(plan),
         "resumedFrom": _resumed_from(memory),
         "restarts": _within(memory.budget.restarts, MAX_COUNT),
+        "scaling": _scaling(decision, wanted_workers),
         "reason": decision.reason[:MAX_TEXT],
         "startTime": _moment(memory.start.started_at),
         "completionTime": (completed or timestamp(memory.outcome.ended_at or now)) if over else None,
@@ -229,6 +230,27 @@ def _evaluation(seen: Seen) -> Entry | None:
         return None
     metrics = [{"name": name, "value": float(f"{value:.4g}")} for name, value in newest.metrics]
     return {"step": newest.step, "metrics": metrics}
+
+
+def _scaling(decision: Decision, wanted: Mapping[str, int]) -> dict[str, Any] | None:
+    """The sizes that were found and measured, in the API's names; None where none is to be found."""
+    seen = decision.scaling
+    if seen is None:
+        return None
+    return {
+        "sizes": [{"group": group, "workers": workers} for group, workers in wanted.items()],
+        "atRest": seen.at_rest,
+        "points": [
+            {
+                "size": each.words[:MAX_TEXT],
+                "samplesPerSecond": float(f"{each.throughput:.3g}"),
+                "stepMilliseconds": float(f"{1e3 * each.step_seconds:.3g}"),
+            }
+            for each in seen.points[:MAX_SIZES]
+        ],
+        "lastDecision": seen.said[:MAX_TEXT],
+        "blocked": seen.blocked[:MAX_TEXT],
+    }
 
 
 def _within(value: int | None, most: int) -> int | None:
