@@ -15,7 +15,7 @@ from heterotrain_operator.clusters.simulated.communication import Measured
 from heterotrain_operator.clusters.simulated.laws import Affine
 from heterotrain_operator.clusters.simulated.noise import Independent
 from heterotrain_operator.clusters.simulated.scenario import Scenario, WorkerModel
-from heterotrain_operator.core.model import Group, Job, Scaling, Stragglers
+from heterotrain_operator.core.model import Decision, Group, Job, Scaling, Seen, Stragglers
 from heterotrain_operator.core.remembered.sizes import Point, Resize
 from heterotrain_operator.core.scaling.conditions import CONDITIONS, Outlook, efficiency, utility
 from heterotrain_operator.core.scaling.curve import Size
@@ -248,3 +248,52 @@ def test_removed_straggler_is_no_size_that_scaling_has_found() -> None:
     rows = made.memory.sizes
     assert rows.removed == ()
     assert rows.at_rest
+
+
+class Quota(World):
+    """No more workers than `most`; `named` ones are refused, or find no place."""
+
+    most, refuses, waiting = 3, True, frozenset[str]()
+
+    def act(self, decision: Decision) -> None:
+        room = self.most - len(self.workers)
+        beyond = decision.create[max(room, 0) :]
+        self.waiting = frozenset(key.name for key in beyond) if decision.create else self.waiting
+        super().act(replace(decision, create=decision.create[: max(room, 0)]))
+
+    def seen(self) -> Seen:
+        refused = tuple((name, "exceeded quota: pods") for name in self.waiting if self.refuses)
+        return replace(super().seen(), refused=refused)
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_workers_that_are_not_to_be_had_are_given_up_and_tried_again_after_ever_longer(refuses: bool) -> None:
+    group = Group("a", 2, min_replicas=2, max_replicas=6)
+    job = Job("job", (group,), 128, scaling=replace(THROUGHPUT, step=2), startup_deadline_seconds=90.0)
+    made = Quota(job, protocol=MEMBERS_MAY_END)
+    made.refuses = refuses
+    made.start()
+
+    def given_up(intervals: int, seconds: float) -> list[str]:
+        decisions = []
+        for _ in range(intervals):
+            made.train(made.job.interval)
+            decisions.append(made.tick(seconds))
+        return [each.message for one in decisions for each in one.events if each.reason == "ScalingGivenUp"]
+
+    [message] = given_up(12, 10.0)
+    assert message.startswith("a 4 -> 3: 1 of the workers")
+    assert "within 10 minutes" in message
+    assert ("exceeded quota" in message) == refuses
+    assert members(made) == 3
+    [blocked] = [each for each in made.decisions[-1].conditions if each.type == "ScalingBlocked"]
+    assert blocked.status is True
+    assert made.decisions[-1].scaling is not None
+    assert given_up(20, 10.0) == [], "the group is left alone"
+    [message] = given_up(20, 60.0)
+    assert "within 20 minutes" in message
+    made.most = 6
+    made.waiting = frozenset()
+    given_up(100, 40.0)
+    assert members(made) == 6, "once the quota is gone the job grows on"
+    assert made.memory.sizes.refusals == ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from heterotrain_operator.core.facts import Facts, group_of, worker_name
+from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, group_of, worker_name
 from heterotrain_operator.core.lifecycle.membership import newcomers
 from heterotrain_operator.core.lifecycle.placement import unready
 from heterotrain_operator.core.model import Event, Group, Job
@@ -100,13 +100,14 @@ def taken_back(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[
     sizes = memory.sizes
     if sizes.resized_at is None or facts.plan is None or not any(facts.members):
         return job, memory, ()
-    late = now - sizes.resized_at > job.startup_deadline_seconds
+    late = now - sizes.resized_at > job.startup_deadline_seconds + SETTLE_SECONDS
+    asked = memory.start.pods_created_at is not None and memory.start.pods_created_at >= sizes.resized_at
     present = Counter(member.group for member in facts.plan.members)
     coming = newcomers(facts, memory)
     events: list[Event] = []
     for group in job.groups:
         absent = group.replicas - present[group.name]
-        refused = _refused(job, facts, group.name)
+        refused = _refused(job, facts, group.name) if asked else []  # else they are of an earlier try
         if absent <= 0 or not (late or refused):
             continue
         gone = absent if late else min(len(refused), absent)
@@ -132,9 +133,11 @@ def _refused(job: Job, facts: Facts, group: str) -> list[str]:
 
 
 def _with_refusal(sizes: Sizes, group: str, now: float, why: str) -> tuple[Refusal, ...]:
-    tries = 1 + max((each.tries for each in sizes.refusals if each.group == group), default=0)
+    before = next((each for each in sizes.refusals if each.group == group), Refusal(group, 0, 0.0))
+    if before.until > now:  # of the same workers others were given up before
+        return sizes.refusals
     others = (each for each in sizes.refusals if each.group != group)
-    tries = min(tries, MOST_TRIES)
+    tries = min(before.tries + 1, MOST_TRIES)
     return (*others, Refusal(group, tries, now + _pause(tries), why[:LONGEST_WHY]))
 
 
