@@ -9,6 +9,7 @@ import pytest
 
 from heterotrain.contract import StepRecord
 from heterotrain_operator.api import to_core
+from heterotrain_operator.api.spec.scaling import Scaling
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.core.model import Decision, Seen
 from heterotrain_operator.loop import run_job
@@ -87,3 +88,30 @@ def test_smaller_steps_at_the_ends_of_epochs_reach_decisions(tmp_path: Path) -> 
         )
     assert last.phase == "Running", last.reason
     assert [(samples, seconds > 0) for samples, seconds in told] == [(250, True)] * 2
+
+
+def test_job_finds_how_many_real_workers_pay(tmp_path: Path) -> None:
+    """A step takes as long as its samples, but no less than that of 48 of the 96: a third worker brings nothing."""
+    takes = "time.sleep(0.004 * max(len(sys._getframe(1).f_globals['images']), 48))"
+    training = {"globalBatchSize": 96, "epochs": 400}
+    job = digits_job(tmp_path / "results", ["1"], each=takes, width=4, training=training)
+    groups = tuple(group.model_copy(update={"max_replicas": 3}) for group in job.spec.worker_groups)
+    scaling = Scaling(condition="Throughput", step=1, threshold=0.3)
+    spec = job.spec.model_copy(update={"worker_groups": groups, "scaling": scaling})
+    job = job.model_copy(update={"spec": spec})
+    sizes: list[int] = []
+
+    def watch(seen: Seen, _: Decision) -> None:
+        if seen.plan is not None and sizes[-1:] != [len(seen.plan.members)]:
+            sizes.append(len(seen.plan.members))
+
+    def is_over(seen: Seen, decision: Decision) -> bool:
+        rests = decision.scaling is not None and decision.scaling.at_rest
+        return time.monotonic() > deadline or (rests and sizes[-1] == 2 and seen.plan is not None)
+
+    deadline = time.monotonic() + 240
+    with LocalCluster(job, tmp_path / "run", None) as cluster:
+        last = run_job(to_core(job), cluster, now=time.time, pause=cluster.wait, on_round=watch, until=is_over)
+    assert last.phase == "Running", last.reason
+    assert last.scaling is not None
+    assert (sizes, last.scaling.at_rest) == ([1, 2, 3, 2], True), last.scaling.said

@@ -154,6 +154,8 @@ def _run_all(simulation: Simulation, console: Console, stop: StopSignals, *, kee
                 # A second signal does not wait for the end of a round.
                 with stop.insistable():
                     result = simulate(scenario, own_seconds=keeps_own and first and small, on_progress=on_progress)
+                if first and (said := result.scaled):
+                    view.say(f"{policy}: {said}")
                 figures = figures_of(policy, result)
                 outcome.runs.append(figures)
                 if first:

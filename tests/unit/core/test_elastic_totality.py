@@ -22,8 +22,9 @@ from heterotrain.contract import (
 )
 from heterotrain_operator.clusters.simulated.pod import SimulatedPod
 from heterotrain_operator.core.facts import SETTLE_SECONDS, bounds_of, group_of
-from heterotrain_operator.core.model import Decision, Group, Job, Seen, Stragglers
+from heterotrain_operator.core.model import Decision, Group, Job, Scaling, Seen, Stragglers
 from heterotrain_operator.core.remembered.members import MOST_PENDING
+from heterotrain_operator.core.scaling.sizes import bounds_of_size, sized
 from heterotrain_operator.core.state import Remembered
 from unit.core.jobs import ends, late
 from unit.core.traces import World
@@ -284,3 +285,29 @@ def test_stragglers_that_are_acted_upon_meanwhile_leave_a_job_that_has_its_worke
     assert {member.name for member in world.plan.members} == set(world.workers) - coming
     assert world.memory.remedies.replacements <= acting.max_replacements
     assert world.created <= 4 + 8 * (1 + world.ends) + 5 * (backoff_limit + 1)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(HAPPENINGS, max_size=20), st.booleans(), st.floats(0.01, 2.0))
+def test_search_for_the_workers_that_pay_keeps_its_bounds_and_ends_whatever_happens_meanwhile(
+    series: Sequence[tuple[str, object]], forgetful: bool, threshold: float
+) -> None:
+    groups = (Group("a", 3, max_replicas=6), Group("b", 1, max_replicas=2))
+    scaling = Scaling("Throughput", step=2, threshold=threshold)
+    job = Job("job", groups, 96, scaling=scaling, backoff_limit=3)
+    world = Watched(job, {"job-b-0": 3.0}, forgetful=forgetful, protocol=MEMBERS_MAY_END)
+    world.start().run(2)
+    if played(world, series) is None:
+        return
+    in_peace(world)
+    in_peace(world)
+    if world.decisions[-1].phase != "Running":
+        return
+    for group in world.job.groups:
+        least, most = bounds_of_size(group)
+        assert least <= places(world).count(group.name) <= most
+    present = sized(world.job, world.memory)
+    assert {each.name: places(world).count(each.name) for each in present.groups} == {
+        each.name: each.replicas for each in present.groups
+    }
+    assert world.memory.sizes.at_rest

@@ -16,6 +16,8 @@ Floats = npt.NDArray[np.float64]
 SETTLING_INTERVALS = 20
 """So many control intervals a policy gets before figures "after settling" count."""
 
+SCALING_EVENTS = ("Scaled", "ScalingStopped", "ScalingGivenUp")
+
 CLOSE = 0.05
 """A step this close to the oracle's counts as balanced."""
 
@@ -75,6 +77,12 @@ class SimulationResult:
     def steps(self) -> int:
         """How many steps were executed."""
         return len(self.step_seconds)
+
+    @property
+    def scaled(self) -> str:
+        """What was decided last about the number of workers, and when on the simulation's clock; empty: nothing was."""
+        last = next((each for each in reversed(self.events) if each.event.reason in SCALING_EVENTS), None)
+        return "" if last is None else f"{last.event.reason} after {last.seconds:.0f} s: {last.event.message}"
 
     @property
     def idle_seconds(self) -> float:
