@@ -43,6 +43,9 @@ CANNOT_CHANGE = (
     "training.backend: gloo lets it change"
 )
 WITHOUT_END = "it is not known when the job ends, so that nothing is known of its utility"
+OBSERVES = "dry run, the number of workers stays"
+REASONS = {CANNOT_CHANGE: "MembersCannotChange", WITHOUT_END: "EndNotKnown", OBSERVES: "DryRun"}
+"""Of the condition ScalingBlocked, by its message."""
 
 
 def looked(
@@ -151,7 +154,7 @@ def _at_rest(job: Job, sizes: Sizes, plan: Plan, point: Point, found: Counted) -
 def hindrance(job: Job, memory: Remembered) -> str:
     """Why no size can be tried, in words; empty if one can."""
     if job.dry_run:
-        return "dry run, the number of workers stays"
+        return OBSERVES
     if memory.progress.stepped and memory.protocol < MEMBERS_MAY_END:
         return CANNOT_CHANGE
     return "" if memory.protocol >= MEMBERS_MAY_END else "the workers have not trained yet"
@@ -164,8 +167,8 @@ def blocked(job: Job, memory: Remembered, now: float) -> tuple[Condition, ...]:
         return ()
     if not seen.blocked:
         return (Condition("ScalingBlocked", False, "NothingHinders", "nothing hinders scaling"),)
-    reason = "MembersCannotChange" if seen.blocked == CANNOT_CHANGE else "WorkersNotGiven"
-    return (Condition("ScalingBlocked", True, "DryRun" if job.dry_run else reason, seen.blocked),)
+    reason = REASONS.get(seen.blocked, "WorkersNotGiven")
+    return (Condition("ScalingBlocked", True, reason, seen.blocked),)
 
 
 def seen_of(job: Job, memory: Remembered, now: float) -> ScalingSeen | None:
@@ -178,18 +181,17 @@ def seen_of(job: Job, memory: Remembered, now: float) -> ScalingSeen | None:
         for each in sorted(curve_of(job, memory.sizes.points).values(), key=lambda each: each.workers)
     )
     refused = [f"{each.group}: {each.why}" for each in memory.sizes.refusals if each.until > now]
-    blocked = hindrance(job, memory) if memory.progress.stepped else ""
-    return ScalingSeen(points, memory.sizes.at_rest, memory.sizes.said, blocked or "; ".join(refused))
+    said = memory.sizes.said
+    hinders = hindrance(job, memory) if memory.progress.stepped else ""
+    blocked = hinders or "; ".join(refused) or (said if said == WITHOUT_END else "")
+    return ScalingSeen(points, memory.sizes.at_rest, said, blocked)
 
 
 def _renewed(spec: Job, sizes: Sizes) -> Sizes:
-    """The search goes on under new settings, from what was measured."""
-    bounds = [(group.name, bounds_of_size(group), group.price_per_hour) for group in spec.groups]
-    settings = hashlib.sha256(repr((spec.scaling, sorted(bounds), spec.global_batch)).encode()).hexdigest()[:8]
-    if settings == sizes.searched_as:
-        return sizes
-    points = tuple(replace(each, left=False) for each in sizes.points)
-    return replace(sizes, searched_as=settings, at_rest=False, tried=0, points=points)
+    """A new search, from the present size, where what it rests on was edited since the last one began."""
+    groups = [(each.name, each.replicas, *bounds_of_size(each), each.price_per_hour) for each in spec.groups]
+    settings = hashlib.sha256(repr((spec.scaling, sorted(groups))).encode()).hexdigest()[:8]
+    return sizes if settings == sizes.searched_as else replace(sizes.searched_again(), searched_as=settings)
 
 
 def _arrived(sizes: Sizes, now: float) -> Sizes:
