@@ -11,7 +11,7 @@ import pytest
 
 from heterotrain_operator.api import parse_manifest
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY
-from heterotrain_operator.core.model import Event
+from heterotrain_operator.core.model import Event, ScalingSeen, SizePoint
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
 from heterotrain_operator.core.remembered.members import Passage, Passages
 from heterotrain_operator.core.remembered_worker import UNREADABLE, UNUSABLE
@@ -184,6 +184,19 @@ def test_stragglers_are_explained_by_the_evidence_of_the_slowest_and_what_would_
 
 def test_nothing_is_said_of_stragglers_where_there_are_none(explain: Explain) -> None:
     assert "Stragglers" not in explain(slowed())
+
+
+def test_sizes_that_were_measured_are_listed_with_the_last_decision(explain: Explain) -> None:
+    job = trained()
+    points = (SizePoint((("g0", 1), ("g1", 2)), 412.04, 0.25),)
+    decision = replace(job.world.decisions[-1], scaling=ScalingSeen(points, True, "g1 1 -> 2: it pays", "a quota"))
+    job.document["status"] = with_status(parse_manifest(job.document), job.world, decision)
+    assert explain(job)["How many workers pay"] == [
+        "g0 1, g1 1, g2 1: the search is over",
+        "g0 1, g1 2: 412 samples/s",
+        "g1 1 -> 2: it pays",
+        "blocked: a quota",
+    ]
 
 
 def test_replacement_is_shown_with_how_far_it_is_and_told_as_a_story(explain: Explain) -> None:

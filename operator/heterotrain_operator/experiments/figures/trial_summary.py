@@ -163,6 +163,8 @@ def summarize_trial(
     """One trial in numbers; `ceilings` by level (empty: none was measured), `label` that of the limits it began
     with."""
     steps = trial.steps
+    if trial.sizes:  # scaling has added workers beyond those of the manifest
+        names = (*names, *sorted({name for step in steps for name in step.records} - {*names}))
     parts = phases.split(steps, trial.changes, label=label, level=trial.level)
     last = next((part for part in reversed(parts) if part.steps), parts[0])
     recent, settled = phases.summarize_phase(last, ceilings), since_last_adjustment(last.steps)
