@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from heterotrain_operator.core.remembered.sizes import Point, Resize
 from heterotrain_operator.core.scaling.conditions import CONDITIONS, Outlook, efficiency, utility
 from heterotrain_operator.core.scaling.curve import Size
 from heterotrain_operator.core.scaling.schedule import Range, next_size
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.experiments.simulations import SimulationResult, simulate
 from unit.core.traces import World
 
@@ -297,3 +299,15 @@ def test_workers_that_are_not_to_be_had_are_given_up_and_tried_again_after_ever_
     given_up(100, 40.0)
     assert members(made) == 6, "once the quota is gone the job grows on"
     assert made.memory.sizes.refusals == ()
+
+
+def test_garbage_among_the_sizes_that_are_stored_is_none() -> None:
+    made = world()
+    made.run(3)
+    points = [[0.1, 10, 0, 5000, 128], [0.1, 10, 0, 3, 1, 64, 64], [1e9, 10, 0, 3, 128], "x", [], [0.1, 10, 0, 0, 0]]
+    stored = {**json.loads(made.memory.to_json()), "points": points, "best_size": "5000", "refusals": [["a", -1, "x"]]}
+    stored |= {"resized": [["a", 2, 10**6], ["b", 1, 1], [None]], "at_rest": False, "resized_at": None}
+    made.memory = Remembered.from_json(json.dumps(stored))
+    made.run(20)
+    assert 1 <= members(made) <= 4
+    assert made.memory.sizes.at_rest

@@ -137,6 +137,11 @@ MIB = 2**20
         ),
         ({"communication": {"ring": NET}}, "communication", communication.RingAllReduce(100 * MIB, 1000 * MIB)),
         (
+            {"communication": {"measured": {"byWorkers": {4: 0.5, 1: 0}}}},
+            "communication",
+            communication.Measured({1: 0.0, 4: 0.5}),
+        ),
+        (
             {"communication": {"parameterServer": {**NET, "servers": 2}}},
             "communication",
             communication.ParameterServer(100 * MIB, 1000 * MIB, servers=2),

@@ -96,7 +96,8 @@ def _measured(
         sizes = replace(sizes, first_end_seconds=outlook.end_seconds(point))
     judge = partial(condition, job.scaling, replace(outlook, first_end_seconds=sizes.first_end_seconds))
     curve, before = curve_of(job, sizes.points), _size_in(sizes.best_size)
-    best, reach = before if before in curve else size, _reach(job, sizes, size)
+    reach = _reach(job, sizes, size)
+    best = before if before in curve and reach.holds(before) else size
     after = next_size(
         best,
         curve,

@@ -30,6 +30,11 @@ class Range:
     step: int
     is_possible: Callable[[Size], bool] = lambda size: True
 
+    def holds(self, size: Size) -> bool:
+        """Whether a size is within the bounds."""
+        pairs = zip(size, self.bounds, strict=True)
+        return all(least <= count <= most for count, (least, most) in pairs)
+
     def beside(self, best: Size, known: Collection[Size], *, more: bool) -> list[Size]:
         """The sizes a step from this one, up or down: where one nearer was measured, that one."""
         found = []
