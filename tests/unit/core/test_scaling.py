@@ -291,6 +291,7 @@ def test_workers_that_are_not_to_be_had_are_given_up_and_tried_again_after_ever_
     [blocked] = [each for each in made.decisions[-1].conditions if each.type == "ScalingBlocked"]
     assert blocked.status is True
     assert made.decisions[-1].scaling is not None
+    assert "waiting for" not in made.decisions[-1].reason
     assert given_up(20, 10.0) == [], "the group is left alone"
     [message] = given_up(20, 60.0)
     assert "within 20 minutes" in message

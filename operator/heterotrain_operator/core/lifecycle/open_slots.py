@@ -196,7 +196,13 @@ def lacking(job: Job, facts: Facts, memory: Remembered, now: float) -> Lacking:
     empty = [place for place in memory.pending if place.identity not in there]
     waiting += [f"{_name(job, place)} ({_why_empty(job, facts, place)})" for place in empty]
     awaited = {_name(job, place) for place in empty}
-    refused = (name for name in facts.refused if name not in awaited and name not in facts.states)
+    present = Counter(worker.group for worker in (*stayers(facts), *coming))
+    full = {worker_name(job.name, each.name, 0)[:-1] for each in job.groups if present[each.name] >= each.replicas}
+    refused = (
+        name
+        for name in facts.refused  # which a backend also says of workers that are not wanted any more
+        if name not in awaited and name not in facts.states and name.rstrip("0123456789") not in full
+    )
     waiting += [f"{name} ({facts.refused[name]})" for name in refused]
     if not waiting:
         return NOTHING_LACKS
