@@ -134,6 +134,14 @@ def training(dashboard: Dashboard) -> Dashboard:
                 (growth(table.JOB_RESTARTS), "restarts"),
             ).draw_style(GraphDrawStyle.BARS)
         )
+        .with_panel(
+            graph(
+                "Cost",
+                "What the pods of each group have cost, in the currency of their pricePerHour.",
+                "short",
+                (by("group", table.JOB_COST), "{{group}}"),
+            )
+        )
     )
 
 

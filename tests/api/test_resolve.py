@@ -24,7 +24,6 @@ LIMITS = "spec.workerGroups[1].template.spec.containers[0].resources.limits"
 
 NOT_RESOLVED = {
     "spec.training.mode": ("api/availability.py", "spec.training.mode"),
-    "spec.training.learningRateScaling": ("api/availability.py", "spec.training.learningRateScaling"),
     "spec.scaling.globalBatch": ("api/availability.py", "spec.scaling.globalBatch"),
     "spec.scaling.maxGlobalBatchSize": ("api/spec/scaling.py", "scaling.max_global_batch_size"),
     "spec.checkpoint.persistentVolumeClaim": (
@@ -111,6 +110,7 @@ def test_trainers_learn_what_the_job_says(changed: Change) -> None:
         changed(
             {
                 "spec.training.seed": 7,
+                "spec.training.learningRateScaling": "Linear",
                 "spec.training.lastStep": "Carry",
                 "spec.training.backend": "gloo",
                 "spec.training.target": {"metric": "accuracy", "value": 0.25, "mode": "Max", "everySteps": 20},
@@ -135,6 +135,8 @@ def test_trainers_learn_what_the_job_says(changed: Change) -> None:
         target_every_steps=20,
         last_step="Carry",
         backend="gloo",
+        learning_rate_scaling="Linear",
+        learning_rate_own_batch=192,
     )
     assert TrainingConfig.from_json(config.to_json()) == config
 

@@ -11,7 +11,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -62,6 +62,12 @@ class Undisturbed:
 @cache
 def undisturbed(batch: int = BATCH, epochs: int = EPOCHS, optimizer: str = "adam") -> Undisturbed:
     """What `scripts/train.py` trains, by a plain loop over whole global batches."""
+    return in_plain_loop([(batch, 1.0)] * epochs * -(-len(digits()) // batch), epochs, optimizer)
+
+
+def in_plain_loop(steps: Sequence[tuple[int, float]], epochs: int, optimizer: str) -> Undisturbed:
+    """The same with a global batch for each step, of which an epoch's last has what is left, and a factor of its
+    learning rate."""
     with in_double():
         data = digits()
         torch.manual_seed(1)
@@ -72,9 +78,14 @@ def undisturbed(batch: int = BATCH, epochs: int = EPOCHS, optimizer: str = "adam
             else torch.optim.Adam(model.parameters(), lr=0.005)
         )
         losses: list[float] = []
+        [rate] = {group["lr"] for group in made.param_groups}
         for epoch in range(epochs):
-            for indices in epoch_order(len(data), SEED, epoch).split(batch):
-                images, labels = data[indices]
+            rest = epoch_order(len(data), SEED, epoch)
+            while len(rest):
+                batch, factor = steps[len(losses)]
+                images, labels = data[rest[:batch]]
+                rest = rest[batch:]
+                made.param_groups[0]["lr"] = rate * factor
                 loss = nn.functional.cross_entropy(model(images), labels)
                 losses.append(loss.item())
                 made.zero_grad()
@@ -244,17 +255,24 @@ def assert_nothing_is_left(gang: Gang) -> None:
 
 
 def end_as_undisturbed(
-    gang: Gang, *numbers: int, optimizer: str = "adam", batch: int = BATCH, epochs: int = EPOCHS
+    gang: Gang,
+    *numbers: int,
+    optimizer: str = "adam",
+    batch: int = BATCH,
+    epochs: int = EPOCHS,
+    steps_of: Callable[[], Sequence[tuple[int, float]]] | None = None,
 ) -> None:
     """Let these workers come to the end of their scripts. The job must have ended as if nothing had happened to it:
     with the losses and the weights of a plain loop, every sample seen once per epoch, and nothing left behind.
+
+    With `steps_of` the loop has the global batches and factors that it gives at the end.
 
     A worker that was killed takes along what it has not written of its part of the losses, so if one was, losses count
     from the step on at which the others formed their last group."""
     (gang.folder / "go").touch()
     gang.succeed(*numbers)
     assert_nothing_is_left(gang)
-    expected = undisturbed(batch, epochs, optimizer)
+    expected = in_plain_loop(steps_of(), epochs, optimizer) if steps_of else undisturbed(batch, epochs, optimizer)
     ended_well = {0, contract.EXIT_PREEMPTED}
     killed = any(process.poll() not in ended_well for process in gang.processes)
     first = min(record.step for number in numbers for record in gang.series(number)[:1])

@@ -76,6 +76,14 @@ def test_what_a_newer_operator_calls_essential_must_be_known() -> None:
         TrainingConfig.from_json(newer)
 
 
+def test_rates_that_follow_the_batch_are_essential_and_else_not_sent() -> None:
+    config = TrainingConfig(epochs=3, learning_rate_scaling="Sqrt", learning_rate_own_batch=64)
+    sent = json.loads(config.to_json())
+    assert sent["essential"] == ["learning_rate_scaling", "learning_rate_own_batch"] == list(sent)[-3:-1]
+    assert TrainingConfig.from_json(config.to_json()) == config
+    assert not any("learning_rate" in name or name == "essential" for name in json.loads(TrainingConfig().to_json()))
+
+
 @pytest.mark.parametrize(
     "change", [{"epochs": 10**400}, {"smoothing": "0.2"}, {"endless": 1}, {"device": None}, {"essential": 3}]
 )

@@ -89,6 +89,29 @@ def test_plans_for_epochs_wait_for_the_next_one_but_not_for_who_holds_or_changes
     assert gang.plan.version not in versions[0], "and no longer"
 
 
+def test_rates_follow_a_global_batch_that_changes_with_plans_passes_and_members(tmp_path: Path) -> None:
+    config = replace(CONFIG, epochs=4, learning_rate_scaling="Linear", learning_rate_own_batch=48)
+    with story(tmp_path, (24, 24), config) as gang:
+        plans = [gang.plan]
+        gang.await_step(3)
+        plans.append(gang.follow(60, 12, micro=(25, 0)))
+        assert gang.metric(1, table.LEARNING_RATE_FACTOR.name) == 1.5
+        gang.start(0)
+        plans.append(gang.change({1: 30, 0: 10, 2: 90}))
+        gang.await_generation(0, 2)
+        plans.append(gang.follow(0, 10, 20))
+
+        def steps() -> list[tuple[int, float]]:
+            batches = {plan.version: plan.global_batch_size for plan in plans}
+            versions = {record.step: record.version for number in range(3) for record in gang.series(number)}
+            assert set(versions.values()) == batches.keys(), "all of them were trained by"
+            return [(batches[version], batches[version] / 48) for _, version in sorted(versions.items())]
+
+        end_as_undisturbed(gang, 0, 1, 2, epochs=4, steps_of=steps)
+        assert [gang.said(1, f"times {factor}, since") for factor in ("1.5", "2.708", "0.625")] == [1, 1, 1]
+        assert gang.said(1, "learning rates are") == 3, "it is said when it changes"
+
+
 @pytest.mark.parametrize(
     ("worker", "kind"),
     [

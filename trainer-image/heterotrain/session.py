@@ -50,6 +50,7 @@ from heterotrain.training.leaving import last_words
 from heterotrain.training.life import WorkerLife
 from heterotrain.training.model import ElasticModel
 from heterotrain.training.optimizer import ElasticOptimizer
+from heterotrain.training.rate_scaling import RateScaling
 from heterotrain.training.schedules import Every
 from heterotrain.training.subject import Subject
 from heterotrain.training.warming import UnknownMetrics
@@ -285,6 +286,7 @@ class Session:
             lacking=lacking,
             backward_passes=backward_passes,
             find_unused_parameters=find_unused_parameters,
+            rate_scaling=RateScaling.of(self._config),
         )
         worker = self._worker
         plan_file = None if worker is None else PlanFile(worker.plan_dir, self._count_rejected)

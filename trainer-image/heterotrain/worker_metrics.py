@@ -93,6 +93,12 @@ IN_COLLECTIVE = WORKERS.row(GAUGE, "in_collective", "1 while only waiting for ot
 LOSS = WORKERS.row(
     GAUGE, "loss", "Global training loss.", field="loss", details="It is that of the newest step for which it is known."
 )
+LEARNING_RATE_FACTOR = WORKERS.row(
+    GAUGE,
+    "learning_rate_factor",
+    "By what learning rates are multiplied in the optimizer's step.",
+    details="It follows the global batch of the active plan. It is absent without `training.learningRateScaling`.",
+)
 MEMORY_BYTES = WORKERS.row(GAUGE, "memory_bytes", "Resident memory.", unit="bytes", field="memory_bytes")
 MEMORY_LIMIT_BYTES = WORKERS.row(
     GAUGE,

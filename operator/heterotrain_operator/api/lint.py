@@ -55,7 +55,7 @@ def faults(job: HeteroTrainingJob, volumes: Collection[str] = ()) -> list[Proble
 
 def doubts(job: HeteroTrainingJob) -> list[Problem]:
     """What a cluster accepts, but was hardly intended."""
-    return [*_replicas_without_effect(job), *_everywhere(job, _pod_doubts)]
+    return [*_replicas_without_effect(job), *_rates_without_change(job), *_everywhere(job, _pod_doubts)]
 
 
 def _replicas_without_effect(job: HeteroTrainingJob) -> Iterator[Problem]:
@@ -65,6 +65,16 @@ def _replicas_without_effect(job: HeteroTrainingJob) -> Iterator[Problem]:
         if group.replicas not in (default, sized.replicas):
             where = f"spec.workerGroups[{index}].replicas"
             yield Problem(where, f"is without effect, for spec.replicas is {sized.replicas}; found {group.replicas}")
+
+
+def _rates_without_change(job: HeteroTrainingJob) -> Iterator[Problem]:
+    rule = job.spec.training.learning_rate_scaling
+    if rule != "None" and job.spec.batching.fixed_global_batch and job.spec.scaling.global_batch == "Fixed":
+        yield Problem(
+            "spec.training.learningRateScaling",
+            "is without effect, for the global batch never changes; that needs scaling.globalBatch Grow or "
+            f"batching.fixedGlobalBatch false; found {rule}",
+        )
 
 
 def _everywhere(job: HeteroTrainingJob, judge: Callable[[Mapping[str, Any]], _Found]) -> list[Problem]:

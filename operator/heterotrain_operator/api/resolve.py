@@ -136,6 +136,12 @@ def training_config(job: HeteroTrainingJob, group: str) -> TrainingConfig:
         last_step=spec.training.last_step,
         backend=spec.training.backend,
     )
+    if spec.training.learning_rate_scaling != "None":
+        config = replace(
+            config,
+            learning_rate_scaling=spec.training.learning_rate_scaling,
+            learning_rate_own_batch=spec.global_batch_size,
+        )
     if target is None:
         return config
     return replace(

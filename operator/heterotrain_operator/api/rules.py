@@ -402,6 +402,7 @@ RULES: tuple[Rule[HeteroTrainingJob], ...] = (
     training.ONE_BATCH_SIZE.of(_training),
     training.ONE_END.of(_training),
     training.TARGET_HAS_A_DIRECTION.of(_training),
+    training.RATES_HAVE_A_BATCH.of(_training),
     BATCH_FITS_WORKERS,
     BATCH_IS_A_SUM_OF_MULTIPLES,
     scaling.GROWTH_IS_ASKED_FOR.of(_scaling),

@@ -26,6 +26,7 @@ MAX_WORKERS_SHOWN = 256
 
 MAX_DEPARTURES = 16
 MAX_SIZES = 32
+MAX_COST = 1e15
 MAX_CONDITIONS = 16
 Timestamp = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
 Number = Annotated[int, Field(ge=0, le=MAX_STEPS)]
@@ -203,6 +204,28 @@ class ScalingStatus(Model):
     blocked: Text = Field(default="", description="What hinders it. Empty: nothing does.")
 
 
+class GroupCost(Model):
+    """What the pods of a worker group have cost."""
+
+    group: Annotated[str, Field(min_length=1, max_length=MAX_GROUP_NAME)] = Field(description="Name of the group.")
+    cost: Annotated[float, Field(ge=0, le=MAX_COST)] = Field(description="In the currency of its pricePerHour.")
+
+
+class CostStatus(Model):
+    """What a job has cost: each pod from its creation to its end, at the pricePerHour of its group. While the job
+    lasts, two digits of it.
+    """
+
+    total: Annotated[float, Field(ge=0, le=MAX_COST)] | None = Field(
+        default=None, description="Over all groups. Absent: one has no price."
+    )
+    groups: Annotated[tuple[GroupCost, ...], Field(max_length=MAX_GROUPS)] = Field(
+        default=(),
+        description="By group, of those that have a price.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["group"]},
+    )
+
+
 class JobStatus(Model):
     """What the operator reports of a job."""
 
@@ -245,6 +268,9 @@ class JobStatus(Model):
     )
     scaling: ScalingStatus | None = Field(
         default=None, description="How many workers were found to pay. Absent: spec.scaling.condition is None."
+    )
+    cost: CostStatus | None = Field(
+        default=None, description="What the job has cost so far. Absent: no group has a pricePerHour."
     )
     reason: Text | None = Field(default=None, description="Why the last decision was taken, in words and figures.")
     start_time: Timestamp | None = Field(

@@ -62,6 +62,7 @@ def decide(job: Job, seen: Seen, memory: Remembered, now: float) -> tuple[Decisi
     facts, stored = survey(job, seen), memory
     if memory.start.created_at is None:
         memory = replace(memory, start=replace(memory.start, created_at=now))
+    memory = replace(memory, cost=memory.cost.counted(job.groups, facts.workers, now))
     memory, news = progress.taken_over([worker for worker in facts.members if worker is not None], memory)
     memory = noticed(facts, with_protocol(facts, memory), now)
     if not memory.budget.draining:

@@ -206,7 +206,8 @@ class WorkerSeen:
     `deleting_since`: it is being deleted, and its grace ends at that moment, in Unix seconds. `node` is where it runs,
     if that is known; `node_lost`: that node does not answer, so nothing the worker last said can be relied on. `gated`:
     it may not be placed yet, by somebody's decision. `lingering`: the worker has ended, but its pod has not, for a
-    container beside it goes on. `evaluated`: last words, too.
+    container beside it goes on. `evaluated`: last words, too. Its pod was `created_at` and the worker `ended_at`, in
+    Unix seconds, where that is known.
     """
 
     name: str
@@ -234,6 +235,8 @@ class WorkerSeen:
     lingering: bool = False
     metrics: WorkerMetrics | None = None
     evaluated: Evaluated | None = None
+    created_at: float | None = None
+    ended_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from heterotrain_operator.core.prediction.learned import LEARNED, Learned
 from heterotrain_operator.core.prediction.roughness import Roughness
 from heterotrain_operator.core.prediction.whole_steps import WholeSteps
 from heterotrain_operator.core.remembered.batching import Batching, Promises
+from heterotrain_operator.core.remembered.cost import Cost
 from heterotrain_operator.core.remembered.job import Finish, Outcome, Placing, Progress, RestartBudget, Resumed, Start
 from heterotrain_operator.core.remembered.members import PENDING, Following, Passages, Slot, TransitionRecord
 from heterotrain_operator.core.remembered.replacements import Remedies
@@ -69,6 +70,7 @@ class Remembered:
     whole_steps: WholeSteps = field(default_factory=WholeSteps)
     remedies: Remedies = field(default_factory=Remedies)
     sizes: Sizes = field(default_factory=Sizes)
+    cost: Cost = field(default_factory=Cost)
     passages: Passages = field(default_factory=Passages)
     pending: Annotated[tuple[Slot, ...], PENDING] = ()
     workers: tuple[RememberedWorker, ...] = ()

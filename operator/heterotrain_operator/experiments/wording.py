@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from heterotrain.contract import Evaluated
 
@@ -71,6 +71,19 @@ def rate(value: float | None) -> str:
 def loss(value: float | None) -> str:
     """A loss."""
     return UNKNOWN if value is None else f"{value:.4g}"
+
+
+def cost(value: float | None) -> str:
+    """A sum of money, in whatever currency."""
+    return UNKNOWN if value is None else f"{value:,.2f}" if value >= 1 else f"{value:.2g}"
+
+
+def costs(by_group: Mapping[str, float], total: float | None) -> str:
+    """What a job has cost, and each of several groups."""
+    whole = sum(by_group.values()) if total is None else total
+    parts = ", ".join(f"{group} {cost(each)}" for group, each in by_group.items())
+    others = "" if total is not None else ", without groups that have no price"
+    return f"cost {cost(whole)}{f' ({parts})' if len(by_group) > 1 else ''}{others}"
 
 
 def evaluated(found: Evaluated) -> str:

@@ -74,6 +74,7 @@ def figures_of(namespace: str, job: Job, seen: Seen, decision: Decision, memory:
         table.JOB_SCALING_THROUGHPUT: {(each.words,): each.throughput for each in decision.scaling.points}
         if decision.scaling is not None
         else None,
+        table.JOB_COST: {(group,): cost for group, cost in memory.cost.spent},
     }
     return JobFigures(namespace, job.name, figures)
 

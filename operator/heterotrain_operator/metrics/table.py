@@ -78,6 +78,14 @@ JOB_SCALING_THROUGHPUT = JOBS.row(
     further=("size",),
     details="A size is the workers by group, as `gpu 2, spot 4`. There are at most 32.",
 )
+JOB_COST = JOBS.row(
+    COUNTER,
+    "cost",
+    "What the pods of a group have cost, at its pricePerHour.",
+    further=("group",),
+    details="It counts each pod from its creation to its end, in the currency of the prices. There is no series of a "
+    "group without a price.",
+)
 JOB_METRICS_SOURCE_UP = JOBS.row(GAUGE, "metrics_source_up", "1 if the workers' metrics could be asked for, 0 if not.")
 
 LEADER = OPERATOR.row(GAUGE, "leader", "1 if this replica holds the Lease.")

@@ -13,6 +13,7 @@ from heterotrain_operator.api import parse_manifest
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY
 from heterotrain_operator.core.model import Event, ScalingSeen, SizePoint
 from heterotrain_operator.core.prediction.memory_model import MemoryUse
+from heterotrain_operator.core.remembered.cost import Cost
 from heterotrain_operator.core.remembered.members import Passage, Passages
 from heterotrain_operator.core.remembered_worker import UNREADABLE, UNUSABLE
 from heterotrain_operator.core.state import Remembered
@@ -135,6 +136,12 @@ def test_what_the_operator_remembers_is_said(
     change: Callable[[Remembered], dict[str, Any]], heading: str, lines: list[str], explain: Explain
 ) -> None:
     assert explain(remembering(change))[heading] == lines
+
+
+def test_what_the_job_has_cost_is_said(explain: Explain) -> None:
+    said = explain(remembering(lambda _: {"cost": Cost(spent=(("g0", 0.25), ("g1", 1.0)))}))
+    [found] = said["What it has cost"]
+    assert found.startswith("cost 1.25 (g0 0.25, g1 1.00), without groups that have no price: each pod")
 
 
 def test_who_is_left_out_of_decisions_is_named_with_the_reason(explain: Explain) -> None:

@@ -92,6 +92,15 @@ def test_job_is_shown_with_its_workers(api: ApiServer, status: Status, digits: T
     ]
 
 
+def test_what_a_job_has_cost_is_shown_by_group(api: ApiServer, status: Status) -> None:
+    for cost, words in (
+        ({"total": 3.1, "groups": [{"group": "a", "cost": 3.0}, {"group": "b", "cost": 0.1}]}, "3.10 (a 3.00, b 0.1)"),
+        ({"groups": [{"group": "a", "cost": 3}, "?"]}, "3.00, without groups that have no price"),
+    ):
+        api.restore("heterotrainingjobs", job_document() | {"status": {"phase": "Running", "cost": cost}})
+        assert f"cost {words}\n" in status("digits")
+
+
 def test_conditions_that_do_not_hold_are_for_the_wide_form(api: ApiServer, status: Status, digits: Trained) -> None:
     digits.put(api)
     shown = [row[0] for row in rows(status("digits"), "CONDITION")]

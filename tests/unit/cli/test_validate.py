@@ -155,6 +155,18 @@ def test_doubts_are_refused_only_if_asked(
     assert doubt in strict.err
 
 
+@pytest.mark.parametrize(("fixed", "doubtful"), [(True, True), (False, False)])
+def test_rates_that_follow_a_batch_which_never_changes_are_doubtful(
+    fixed: bool, doubtful: bool, tmp_path: Path, heterotrain: Run
+) -> None:
+    document = job()
+    document["spec"]["training"] |= {"learningRateScaling": "Sqrt"}
+    document["spec"]["batching"] = {"policy": "Proportional", "fixedGlobalBatch": fixed}
+    said = heterotrain("validate", write(tmp_path / "job.yaml", document)).out
+    doubt = "Doubtful: spec.training.learningRateScaling: is without effect, for the global batch never changes"
+    assert (doubt in said) is doubtful
+
+
 @pytest.mark.parametrize(("own", "doubtful"), [(1, False), (3, False), (2, True)])
 def test_replicas_of_a_group_beside_other_ones_of_the_job_are_doubtful(
     own: int, doubtful: bool, tmp_path: Path, heterotrain: Run

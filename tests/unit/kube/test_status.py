@@ -12,6 +12,7 @@ from heterotrain_operator.api.generate.crd import custom_resource_definition
 from heterotrain_operator.api.status import MAX_DEPARTURES
 from heterotrain_operator.clusters.kube.status.job_status import next_status
 from heterotrain_operator.core.model import Decision, Seen, WorkerState
+from heterotrain_operator.core.remembered.cost import Cost
 from heterotrain_operator.core.remembered.job import Resumed
 from heterotrain_operator.core.remembered.members import MOST_PASSAGES, Passage, Passages
 from kube_server.api_server import Document
@@ -67,6 +68,20 @@ def test_cluster_stores_the_status_as_it_is() -> None:
     for entry, at in ((found, schema), *((found[part][0], schema["properties"][part]["items"]) for part in LISTS)):
         defaults = {name for name, child in at["properties"].items() if "default" in child}
         assert defaults <= entry.keys() <= at["properties"].keys()
+
+
+def test_cost_has_two_digits_while_it_grows_and_stays_when_it_is_not_known() -> None:
+    memory = replace(MEMORY, cost=Cost(spent=(("small", 0.12345678), ("large", 1234.5678))))
+    found = status(memory=memory)
+    by_group = [{"group": "small", "cost": 0.12}, {"group": "large", "cost": 1200.0}]
+    assert found["cost"] == {"total": 1200.0, "groups": by_group}
+    assert status(memory=replace(memory, cost=Cost(spent=(("small", 0.0),))))["cost"] == {
+        "groups": [{"group": "small", "cost": 0.0}]
+    }
+    over = status(found, memory=memory, decided=replace(decision(), phase="Succeeded"))
+    assert over["cost"]["total"] == 1235.0
+    assert status(over)["cost"] == over["cost"]
+    assert "cost" not in status()
 
 
 def test_ready_counts_the_workers_that_train_of_those_that_are_wanted() -> None:

@@ -28,6 +28,7 @@ from heterotrain_operator.core.model import (
     WorkerSeen,
 )
 from heterotrain_operator.core.remembered.batching import Batching
+from heterotrain_operator.core.remembered.cost import Cost
 from heterotrain_operator.core.remembered.job import RestartBudget
 from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.metrics.own import OperatorMetrics
@@ -56,7 +57,9 @@ DECISION = Decision(
     scaling=ScalingSeen((SizePoint((("cpu", 2), ("slow", 1)), 960.0, 0.1),)),
     stragglers=(replace(VERDICT, worker="digits-cpu-1", group="cpu", cause="Neighbour"),),
 )
-MEMORY = Remembered(batching=Batching(adjustments=3), budget=RestartBudget(restarts=1))
+MEMORY = Remembered(
+    batching=Batching(adjustments=3), budget=RestartBudget(restarts=1), cost=Cost(spent=(("cpu", 0.25),))
+)
 
 
 def worker(index: int, own_seconds: float, *, version: int = 7, phase: str = contract.PHASE_TRAINING) -> WorkerSeen:
@@ -98,6 +101,7 @@ def collected(operator: OperatorMetrics, monkeypatch: pytest.MonkeyPatch) -> lis
     exporter = Exporter("digits", "digits-cpu-0", "cpu", lambda: False)
     exporter.counters = VersionCounters(plan_version=7, ewma=0.25, rank=0, members=3, smaller={16: (2, 0.3)})
     exporter.state.loss = 1.5
+    exporter.state.learning_rate_factor = 1.5
     exporter.state.taken_over = Origin(40, "an earlier job")
     exporter.state.evaluated = EVALUATED
     exporter.state.checkpoint = (100, 0.5)

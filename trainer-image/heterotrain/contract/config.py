@@ -8,7 +8,10 @@ from dataclasses import dataclass, fields
 from heterotrain.contract.names import ENV_CONFIG
 from heterotrain.foreign import is_number, is_text, is_whole, parse_object, shown
 
-_UNSAID = {"last_step", "backend", "endless", "heartbeat_timeout_seconds"}
+_CHANGES_THE_MODEL = ("learning_rate_scaling", "learning_rate_own_batch")
+"""Fields that are essential, unless they have their defaults."""
+
+_UNSAID = {"last_step", "backend", "endless", "heartbeat_timeout_seconds", *_CHANGES_THE_MODEL}
 """Fields of a `TrainingConfig` that trainers of older images do not know, and refuse."""
 
 _ESSENTIAL = "essential"
@@ -33,7 +36,8 @@ class TrainingConfig:
     Exactly one of `epochs` and `steps` is set. The job ends once `target_metric`, taken every `target_every_steps`
     steps, is at least (`target_mode` Max) or at most (Min) `target_value`; None: no target. `last_step` says what
     becomes of an epoch's samples that do not fill a step; `backend`, with what gradients travel. The script of an
-    `endless` job sees its end as ever, but the job goes on until it is stopped.
+    `endless` job sees its end as ever, but the job goes on until it is stopped. Its learning rates are those for a
+    global batch of `learning_rate_own_batch` samples, and follow another one as `learning_rate_scaling` says.
     """
 
     epochs: int | None = None
@@ -56,6 +60,8 @@ class TrainingConfig:
     last_step: str = "Partial"  # a smaller step; or Drop, or Carry: into the next epoch
     endless: bool = False
     backend: str = "auto"  # nccl where all workers have GPUs, else gloo; or gloo, whatever they have
+    learning_rate_scaling: str = "None"  # they stay; Linear: in proportion; Sqrt: with its square root
+    learning_rate_own_batch: int = 0
 
     def reaches_target(self, value: float) -> bool:
         """Whether this value of the target's metric ends the job."""
@@ -72,9 +78,9 @@ class TrainingConfig:
         older image refuse fields that they do not know.
         """
         values = [(field, getattr(self, field.name)) for field in fields(self)]
-        return json.dumps(
-            {field.name: value for field, value in values if field.name not in _UNSAID or value != field.default}
-        )
+        said = {field.name: value for field, value in values if field.name not in _UNSAID or value != field.default}
+        essential = [name for name in _CHANGES_THE_MODEL if name in said]
+        return json.dumps({**said, **({_ESSENTIAL: essential} if essential else {})})
 
     @classmethod
     def from_json(cls, text: str) -> TrainingConfig:

@@ -99,6 +99,7 @@ class WorkerState:
     plans_rejected: int = 0
     steps_replayed: int = 0
     steps_nonfinite: int = 0
+    learning_rate_factor: float | None = None
     taken_over: Origin | None = None
     evaluated: contract.Evaluated | None = None
     warm_up: dict[int, float] = field(default_factory=dict)  # seconds per step, by batch size
@@ -170,6 +171,7 @@ class WorkerMetrics(Collector):
             table.EPOCH: state.epoch,
             table.IN_COLLECTIVE: float(self._in_collective()),
             table.LOSS: None if math.isnan(state.loss) else state.loss,
+            table.LEARNING_RATE_FACTOR: state.learning_rate_factor,
             table.MEMORY_BYTES: resources.memory_bytes(),
             table.MEMORY_LIMIT_BYTES: self.memory.limit_bytes(),
             table.CPU_LIMIT: resources.cpu_limit_cores(),

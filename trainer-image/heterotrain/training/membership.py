@@ -248,6 +248,7 @@ class Following:
         self._plans = parts.context.plans
         self._metrics = parts.context.metrics
         self._worker = parts.context.worker
+        self._rate_scaling = parts.subject.rate_scaling
         self._state = parts.state
         self._group = parts.group
         self._accounts = parts.accounts
@@ -277,6 +278,7 @@ class Following:
         if self._saving.is_elastic:
             state.protocol = self._group.protocol  # over nccl another one than before the members had met
         state.total_steps = self._progress.total_steps
+        self._follow_rates(plan.global_batch_size)
         if self._worker is not None:
             log.info(
                 "step %d: following plan %d: %d of %d samples",
@@ -285,3 +287,21 @@ class Following:
                 self._plans.batch_size,
                 plan.global_batch_size,
             )
+
+    def _follow_rates(self, global_batch_size: int) -> None:
+        """Export by what learning rates are multiplied, and say so when that changes."""
+        scaling, state = self._rate_scaling, self._metrics.state
+        if not scaling.is_active:
+            return
+        factor = scaling.factor(global_batch_size)
+        if factor != (1.0 if state.learning_rate_factor is None else state.learning_rate_factor):
+            log.info(
+                "step %d: learning rates are those of the script times %.4g, since the global batch is %d samples "
+                "instead of %d (%s)",
+                self._state.position.step,
+                factor,
+                global_batch_size,
+                scaling.own_batch,
+                scaling.rule,
+            )
+        state.learning_rate_factor = factor

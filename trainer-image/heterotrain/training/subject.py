@@ -18,6 +18,7 @@ from heterotrain.gradients.passes import Passes
 from heterotrain.state.hyperparameters import Hyperparameters
 from heterotrain.state.structure import Structure, structure_of
 from heterotrain.training.places import Places, check_held
+from heterotrain.training.rate_scaling import RateScaling, rates
 from heterotrain.training.schedules import Schedules
 
 _requires_grad = attrgetter("requires_grad")
@@ -41,6 +42,7 @@ class Subject:
     lacking: Sequence[nn.Parameter] = ()
     backward_passes: int = 1
     find_unused_parameters: bool = False
+    rate_scaling: RateScaling = field(default_factory=RateScaling)
     samples: dict[str, str] = field(init=False, default_factory=dict)  # a few of them, as traits
     schedules: Schedules = field(init=False, default_factory=Schedules)
     after_step: list[Callable[[], object]] = field(init=False, default_factory=list)
@@ -111,6 +113,12 @@ class Subject:
             if parameter.requires_grad:
                 raise _changed(names.get(parameter, REPLACED), "made trainable")
 
+    def step_optimizer(self, global_batch_size: int) -> None:
+        """Step the optimizer with the gradient of a step of a plan with so many samples: an epoch's last step, which
+        may be smaller, has the rates of the others."""
+        with rates(self.optimizer, self.rate_scaling.factor(global_batch_size)):
+            self.optimizer.step()
+
     def drop_gradients_of_lacking(self) -> None:
         """Nobody else clears these gradients, and they would be summed over the workers once more in each step."""
         for parameter in self.lacking:
@@ -142,6 +150,7 @@ class Subject:
             "order of samples": self.order.checksum(0),
             **self.samples,
             "number of backward passes": self.backward_passes,
+            "learning rate scaling": self.rate_scaling,
         }
 
 

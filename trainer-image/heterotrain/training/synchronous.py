@@ -227,7 +227,7 @@ class Synchronous:
         clock.gradients_arrived()
         subject.hyperparameters.used(self._state.position.step, subject.hyperparameters.values())
         self._state.snapshots.before_change()
-        subject.optimizer.step()
+        subject.step_optimizer(self._plans.split.global_batch_size)
         subject.drop_gradients_of_lacking()
         epoch = self._state.position.epoch
         self._count(step)

@@ -85,8 +85,8 @@ class Training(Model):
     )
     learning_rate_scaling: LearningRateScaling = Field(
         default="None",
-        description="How the learning rate follows a change of the global batch: not, in proportion, or with "
-        "its square root.",
+        description="How learning rates follow a global batch other than globalBatchSize: not, in proportion, or "
+        "with its square root. Schedules and scripts see the rates that they set. It needs globalBatchSize.",
     )
 
 
@@ -149,6 +149,28 @@ TARGET_HAS_A_DIRECTION = Rule(
             "spec.training.target",
             f"self.metric == '{TRAINING_LOSS}' || has(self.mode)",
             f"mode is required for a metric other than {TRAINING_LOSS}",
+        ),
+    ),
+)
+
+
+def _rates_have_a_batch(training: Training) -> Iterator[Problem]:
+    if training.learning_rate_scaling != "None" and training.global_batch_size is None:
+        yield Problem(
+            "spec.training.learningRateScaling",
+            "needs globalBatchSize, the batch that learning rates are chosen for; batchSizePerWorker has none that "
+            "stays when replicas change",
+        )
+
+
+RATES_HAVE_A_BATCH = Rule(
+    ("spec.training.learningRateScaling", "spec.training.globalBatchSize"),
+    _rates_have_a_batch,
+    (
+        Cel(
+            "spec.training",
+            "self.learningRateScaling == 'None' || has(self.globalBatchSize)",
+            "learningRateScaling needs globalBatchSize",
         ),
     ),
 )

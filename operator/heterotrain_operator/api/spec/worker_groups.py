@@ -91,7 +91,8 @@ class WorkerGroup(Model):
     )
     price_per_hour: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
         default=None,
-        description="Price of one worker of this group for one hour, in any one currency; for scaling by cost.",
+        description="Price of one worker of this group for one hour, in any one currency: status.cost says what the "
+        "job has cost. Absent: its cost is not known.",
     )
     flops: Annotated[float, Field(gt=0, le=1e21)] | None = Field(
         default=None,

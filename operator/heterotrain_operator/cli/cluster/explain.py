@@ -18,6 +18,8 @@ from heterotrain_operator.cli.cluster.evidence import Evidence, ReportedEvent, e
 from heterotrain_operator.cli.cluster.job_state import WorkerState
 from heterotrain_operator.cli.cluster.outlook_view import outlook_of, section
 from heterotrain_operator.cli.cluster.status import UNSEEN, columns, remarks, show, since, state
+from heterotrain_operator.core.model import Job
+from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.experiments import wording
 
 if TYPE_CHECKING:
@@ -63,6 +65,8 @@ def explanation(evidence: Evidence, now: datetime, width: int) -> RenderableType
     parts += outlook_of(evidence, now, width)
     if job.scaling:
         parts += section("How many workers pay", job.scaling)
+    if evidence.memory is not None and evidence.memory.cost.spent:
+        parts += section("What it has cost", [_cost(evidence.memory, evidence.core)])
     slowed = [f"{worker.name}: {_slowed(worker)}" for worker in job.workers if worker.slowed_by]
     if slowed:
         parts += section("What slows workers", slowed, "yellow")
@@ -85,6 +89,11 @@ def explanation(evidence: Evidence, now: datetime, width: int) -> RenderableType
     if history:
         parts += [Text(), Text("History", style="bold"), _history(history, now)]
     return Group(*parts)
+
+
+def _cost(memory: Remembered, job: Job | None) -> str:
+    total = None if job is None else memory.cost.total(group.name for group in job.groups)
+    return f"{wording.costs(dict(memory.cost.spent), total)}: each pod from its creation to its end, at its price"
 
 
 def _replacement(worker: WorkerState, coming: Mapping[str, str]) -> str:

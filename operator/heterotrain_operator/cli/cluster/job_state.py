@@ -84,6 +84,8 @@ class JobState:
     global_batch: int | None
     restarts: int | None
     scaling: tuple[str, ...]
+    cost: float | None
+    costs: Mapping[str, float]
     reason: str
     completed: datetime | None
     conditions: tuple[ConditionState, ...]
@@ -123,6 +125,12 @@ def read_job(document: Mapping[str, Any]) -> JobState:
         global_batch=status.whole("globalBatchSize"),
         restarts=status.whole("restarts"),
         scaling=_scaling(_Fields(status.get("scaling"))),
+        cost=_Fields(status.get("cost")).number("total"),
+        costs={
+            each.text("group"): cost
+            for each in _Fields(status.get("cost")).entries("groups")
+            if (cost := each.number("cost")) is not None
+        },
         reason=status.text("reason"),
         completed=moment(status.get("completionTime")),
         conditions=tuple(_condition(entry) for entry in status.entries("conditions")),

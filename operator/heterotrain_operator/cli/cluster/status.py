@@ -217,6 +217,7 @@ def _facts(job: JobState) -> list[str]:
         f"{job.ready} workers" if job.ready else "",
         "" if job.imbalance_percent is None else f"imbalance {_hundredths(job.imbalance_percent)}",
         f"restarts {job.restarts}" if job.restarts else "",
+        wording.costs(job.costs, job.cost) if job.costs else "",
     )
     line = ", ".join(filter(None, words))
     return [line] if line else []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from heterotrain_operator.clusters.local.limits import machine_cores
@@ -29,6 +30,7 @@ class Pod:
     confined: bool = False
     deleted: bool = False
     evicted: bool = False
+    created_at: float = field(default_factory=time.time)
 
     @property
     def uid(self) -> str:
@@ -83,6 +85,7 @@ class Pod:
             leader=leader,
             metrics=metrics,
             evaluated=evaluated,
+            created_at=self.created_at,
         )
 
 

@@ -240,6 +240,7 @@ class SimulatedCluster:
             protocol=model.protocol,
             exports_use=model.exports_use,
             column=column,
+            created_at=self.now,
             started_step=step,
             begun_limit=limit,
             runs_at=None if runs_at <= self.now else runs_at,

@@ -56,6 +56,7 @@ class SimulatedPod:
     protocol: int = 1
     exports_use: bool = True
     column: int = 0
+    created_at: float | None = None
     started_step: int = 0
     begun_limit: float | None = None
     runs_at: float | None = None
@@ -92,6 +93,7 @@ class SimulatedPod:
             node=self.node,
             gated=self.gated,
             metrics=reported if running else None,
+            created_at=self.created_at,
         )
 
     @property

@@ -68,7 +68,7 @@ class TrialHistory:
 
     `adjustments` is the number of plans that changed a batch; `message` says how the trial ended. `level` is the set of
     CPU limits that it began with, `changes` are those after. `faults` are those that users put on workers. `sizes` are
-    what scaling has measured.
+    what scaling has measured. `cost` is that of all pods, None if a group has no price.
     """
 
     policy: str
@@ -83,6 +83,7 @@ class TrialHistory:
     evaluations: tuple[EvaluationRecord, ...] = ()
     faults: tuple[FaultRecord, ...] = ()
     sizes: tuple[SizePoint, ...] = ()
+    cost: float | None = None
 
     @property
     def title(self) -> str:

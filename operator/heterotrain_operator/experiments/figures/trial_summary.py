@@ -81,7 +81,7 @@ class TrialSummary:
     `ceiling_fraction_all` is the same over all full steps, everything that happened between them included.
     Where CPU limits changed, `phases` are the parts in between, and what holds "since the last adjustment" holds since
     the last change of either; `measured_steps` are those of that time that are fit for measuring. `faults` are those
-    that users put on workers.
+    that users put on workers. `cost` is that of all pods, None if a group has no price.
     """
 
     policy: str
@@ -109,6 +109,7 @@ class TrialSummary:
     evaluations: tuple[EvaluationSummary, ...]
     faults: tuple[FaultRecord, ...]
     measured_steps: int = 0
+    cost: float | None = None
 
     @property
     def measured(self) -> Mapping[str, float]:
@@ -196,6 +197,7 @@ def summarize_trial(
         evaluations=_evaluations(trial),
         faults=trial.faults,
         measured_steps=sum(not step.marked for step in settled),
+        cost=trial.cost,
     )
 
 

@@ -140,6 +140,7 @@ TRIAL_COLUMNS = (
     Column("restarts", lambda trial: trial.restarts, detail=True),
     Column("final loss", lambda trial: trial.final_loss, wording.loss, rank=6),
     Column("to target", lambda trial: trial.target_seconds, wording.seconds, rank=4, optional=True),
+    Column("cost", lambda trial: trial.cost, wording.cost, rank=4, optional=True),
     Column("of ceiling", lambda trial: _possible(trial.ceiling_fraction), wording.percent, rank=2, optional=True),
     Column(
         "of ceiling, all steps", lambda trial: trial.ceiling_fraction_all, wording.percent, detail=True, optional=True

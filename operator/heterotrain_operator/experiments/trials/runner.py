@@ -53,14 +53,15 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Adjustments and restarts, as the job's memory has counted them, the fewest samples that workers need, and what
-    the predictor has learned.
+    """Adjustments, restarts and cost, as the job's memory has counted them, the fewest samples that workers need, and
+    what the predictor has learned.
     """
 
     adjustments: int = 0
     restarts: int = 0
     least_batches: Mapping[str, int] = field(default_factory=dict)
     learned: tuple[Learned, ...] = ()
+    cost: float | None = None
 
 
 def counted_in(job: Job, cluster: LocalCluster) -> Counted:
@@ -74,7 +75,8 @@ def counted_in(job: Job, cluster: LocalCluster) -> Counted:
         return Counted()
     known = known_workers(job, memory, seen.plan)
     leasts = {name: worker.least_batch for name, worker in known.items()}
-    return Counted(memory.batching.adjustments, memory.budget.restarts, leasts, memory.learned)
+    cost = memory.cost.total(group.name for group in job.groups)
+    return Counted(memory.batching.adjustments, memory.budget.restarts, leasts, memory.learned, cost)
 
 
 class Rounds:
@@ -177,6 +179,7 @@ class Runner:
             evaluations=evaluations,
             faults=tuple(faults.records),
             sizes=rounds.sizes,
+            cost=counted.cost,
         )
         if limits.missed() and ending.phase == "Succeeded":
             self.observer.warn(f"{title}: the job ended before the limits changed to {', '.join(limits.missed())}")

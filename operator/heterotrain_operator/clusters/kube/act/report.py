@@ -24,7 +24,7 @@ from heterotrain_operator.core.state import Remembered
 FIGURES_SECONDS = 30.0
 """Shortest time between two writes that carry nothing but new figures."""
 
-_QUIET = frozenset({"step", "epoch", "evaluation", "imbalancePercent"})
+_QUIET = frozenset({"step", "epoch", "evaluation", "imbalancePercent", "cost"})
 _QUIET_OF_WORKER = frozenset(
     {"ownMilliseconds", "waitingPercent", "cpuThrottledPercent", "cpuWaitPercent", "maxBatchSize"}
 )

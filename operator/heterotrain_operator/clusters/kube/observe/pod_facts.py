@@ -82,6 +82,7 @@ class PodFacts:
     index: int
     owner_uid: str = ""
     created_at: float | None = None
+    ended_at: float | None = None
     phase: PodPhase = "Pending"
     ip: str = ""
     node: str = ""
@@ -148,6 +149,7 @@ def pod_facts(body: Document, *, gone: bool = False) -> PodFacts:
         index=_index(labels.get(LABEL_INDEX, "")),
         owner_uid=controller_uid(metadata),
         created_at=None if created is None else unix_seconds(created),
+        ended_at=unix_seconds(ending.finished_at) if ending.finished_at else None,
         phase=phase,
         ip=ip,
         node=spec.get("nodeName") or "",
@@ -273,4 +275,6 @@ def worker_seen(facts: PodFacts, metrics: WorkerMetrics | None, node_lost: bool)
         gated=facts.gated,
         lingering=facts.lingering,
         metrics=metrics if facts.ready_to_scrape else None,
+        created_at=facts.created_at,
+        ended_at=facts.ended_at,
     )

@@ -128,7 +128,7 @@ class Ending:
     """How the container that trains ended; `over` is false as long as it has not.
 
     `exit_code` is None if it never ran, or nobody knows. `finished`, `step`, `message`, `asked_to_stop`, `left`,
-    `script_error`, `fatal` and `leader` are its last words.
+    `script_error`, `fatal` and `leader` are its last words. `finished_at` is the moment, as Kubernetes writes it.
     """
 
     over: bool = False
@@ -143,6 +143,7 @@ class Ending:
     evaluated: Evaluated | None = None
     fatal: bool = False
     leader: bool | None = None
+    finished_at: str = ""
 
 
 def pod_ending(status: Document, container: Document, trainer: Document) -> Ending:
@@ -177,6 +178,7 @@ def pod_ending(status: Document, container: Document, trainer: Document) -> Endi
         evaluated=words.evaluated,
         fatal=words.fatal,
         leader=words.leader,
+        finished_at=terminated.get("finishedAt") or "",
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from heterotrain.contract import PHASE_FINISHED, PHASE_REFORMING, Plan
 from heterotrain_operator.api import HeteroTrainingJob, Problem, WorkerGroup
 from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_NAME, MAX_STEPS, MAX_TEXT
-from heterotrain_operator.api.status import MAX_CONDITIONS, MAX_DEPARTURES, MAX_SIZES, MAX_WORKERS_SHOWN
+from heterotrain_operator.api.status import MAX_CONDITIONS, MAX_COST, MAX_DEPARTURES, MAX_SIZES, MAX_WORKERS_SHOWN
 from heterotrain_operator.clusters.kube.moments import timestamp, unix_seconds
 from heterotrain_operator.clusters.kube.objects.names import worker_selector
 from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
@@ -148,6 +148,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         "resumedFrom": _resumed_from(memory),
         "restarts": _within(memory.budget.restarts, MAX_COUNT),
         "scaling": _scaling(decision, wanted_workers),
+        "cost": _cost(job, memory, over=over) or previous.get("cost"),
         "reason": decision.reason[:MAX_TEXT],
         "startTime": _moment(memory.start.started_at),
         "completionTime": (completed or timestamp(memory.outcome.ended_at or now)) if over else None,
@@ -250,6 +251,23 @@ def _scaling(decision: Decision, wanted: Mapping[str, int]) -> dict[str, Any] | 
         ],
         "lastDecision": seen.said[:MAX_TEXT],
         "blocked": seen.blocked[:MAX_TEXT],
+    }
+
+
+def _cost(job: HeteroTrainingJob, memory: Remembered, *, over: bool) -> dict[str, Any] | None:
+    """What each group has cost, and all together. A figure that grows all the time is rounded, or each look would
+    write the status."""
+    spent = memory.cost.spent
+    if not spent:
+        return None
+    total = memory.cost.total(group.name for group in job.spec.worker_groups)
+
+    def short(cost: float) -> float:
+        return min(float(f"{cost:.4g}") if over else float(two_digits(cost)), MAX_COST)
+
+    return {
+        "total": None if total is None else short(total),
+        "groups": [{"group": group, "cost": short(cost)} for group, cost in spent],
     }
 
 
