@@ -16,7 +16,7 @@ from heterotrain_operator.api import parse_manifest, to_core, training_config
 from heterotrain_operator.api.base import Model
 from heterotrain_operator.api.job import JobSpec
 from heterotrain_operator.api.quantity import parse_quantity
-from heterotrain_operator.core.model import Job, Scaling, Stragglers
+from heterotrain_operator.core.model import Growth, Job, Scaling, Stragglers
 
 Document = dict[str, Any]
 Change = Callable[[dict[str, Any]], Document]
@@ -24,8 +24,6 @@ LIMITS = "spec.workerGroups[1].template.spec.containers[0].resources.limits"
 
 NOT_RESOLVED = {
     "spec.training.mode": ("api/availability.py", "spec.training.mode"),
-    "spec.scaling.globalBatch": ("api/availability.py", "spec.scaling.globalBatch"),
-    "spec.scaling.maxGlobalBatchSize": ("api/spec/scaling.py", "scaling.max_global_batch_size"),
     "spec.checkpoint.persistentVolumeClaim": (
         "clusters/kube/objects/pods.py",
         "spec.checkpoint.persistent_volume_claim",
@@ -103,6 +101,8 @@ def test_core_follows_every_setting_that_it_knows(changed: Change) -> None:
     assert job.scaling == Scaling("Utility", 20, 2, 0.2, "Step", ((60.0, 2.0),))
     assert [(group.max_replicas, group.price_per_hour) for group in job.groups] == [(None, 0.5), (4, 0.25)]
     assert job.resumable and not to_core(parse_manifest(changed({}))).resumable
+    growing = parse_manifest(changed({"spec.scaling": {"globalBatch": "Grow", "maxGlobalBatchSize": 512}}))
+    assert (job.growth, to_core(growing).growth) == (None, Growth(192, 512))
 
 
 def test_trainers_learn_what_the_job_says(changed: Change) -> None:
@@ -182,7 +182,7 @@ def test_every_field_is_read_somewhere(alone: Document, changed: Change, monkeyp
     """Else a field that is admitted and documented would silently be ignored."""
     target = {"metric": "accuracy", "value": 0.25, "mode": "Max"}
     alone["spec"]["training"] = {"batchSizePerWorker": 32, "steps": 10}
-    worth = {"utility": {"points": [{"seconds": 60, "value": 2}]}}
+    worth = {"utility": {"points": [{"seconds": 60, "value": 2}]}, "globalBatch": "Grow", "maxGlobalBatchSize": 512}
     job = {"spec.training.target": target, "spec.checkpoint": {"path": "/checkpoints"}, "spec.scaling": worth}
     jobs = [
         parse_manifest(changed(job)),

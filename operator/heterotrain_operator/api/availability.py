@@ -37,7 +37,6 @@ class Limit:
 
 NOT_YET = (
     Limit("spec.training.mode", works=("BSP",)),
-    Limit("spec.scaling.globalBatch", works=("Fixed",)),
     Limit("spec.runPolicy.schedulingPolicy"),
 )
 

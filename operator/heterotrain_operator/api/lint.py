@@ -55,7 +55,12 @@ def faults(job: HeteroTrainingJob, volumes: Collection[str] = ()) -> list[Proble
 
 def doubts(job: HeteroTrainingJob) -> list[Problem]:
     """What a cluster accepts, but was hardly intended."""
-    return [*_replicas_without_effect(job), *_rates_without_change(job), *_everywhere(job, _pod_doubts)]
+    return [
+        *_replicas_without_effect(job),
+        *_rates_without_change(job),
+        *_growth_without_end(job),
+        *_everywhere(job, _pod_doubts),
+    ]
 
 
 def _replicas_without_effect(job: HeteroTrainingJob) -> Iterator[Problem]:
@@ -74,6 +79,14 @@ def _rates_without_change(job: HeteroTrainingJob) -> Iterator[Problem]:
             "spec.training.learningRateScaling",
             "is without effect, for the global batch never changes; that needs scaling.globalBatch Grow or "
             f"batching.fixedGlobalBatch false; found {rule}",
+        )
+
+
+def _growth_without_end(job: HeteroTrainingJob) -> Iterator[Problem]:
+    if job.spec.scaling.global_batch == "Grow" and job.spec.scaling.max_global_batch_size is None:
+        yield Problem(
+            "spec.scaling.globalBatch",
+            "grows without end with the workers, and too large batches train badly; set maxGlobalBatchSize",
         )
 
 

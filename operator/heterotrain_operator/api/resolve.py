@@ -10,7 +10,7 @@ from heterotrain.contract import TrainingConfig
 from heterotrain_operator.api.job import HeteroTrainingJob
 from heterotrain_operator.api.quantity import parse_quantity
 from heterotrain_operator.api.spec.worker_groups import WorkerGroup
-from heterotrain_operator.core.model import Group, Job, Scaling, Stragglers
+from heterotrain_operator.core.model import Group, Growth, Job, Scaling, Stragglers
 
 
 def cpu_limit(group: WorkerGroup) -> float | None:
@@ -72,6 +72,9 @@ def to_core(job: HeteroTrainingJob) -> Job:
             form=spec.scaling.utility.form,
             corners=tuple((float(each.seconds), each.value) for each in spec.scaling.utility.points),
         ),
+        growth=Growth(spec.global_batch_size, spec.scaling.max_global_batch_size)
+        if spec.scaling.global_batch == "Grow"
+        else None,
         suspend=spec.run_policy.suspend,
         backoff_limit=spec.run_policy.backoff_limit,
         resumable=spec.checkpoint.path is not None,
@@ -103,7 +106,7 @@ def global_batch_variable(job: HeteroTrainingJob) -> dict[str, str]:
     """The variable with the global batch, for workers before there is a plan; none if it may change with the
     workers."""
     batch = job.spec.training.global_batch_size
-    if batch is None or not job.spec.batching.fixed_global_batch:
+    if batch is None or not job.spec.batching.fixed_global_batch or job.spec.scaling.global_batch == "Grow":
         return {}
     return {contract.ENV_GLOBAL_BATCH_SIZE: str(batch)}
 

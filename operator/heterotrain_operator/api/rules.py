@@ -196,6 +196,58 @@ SCALING_CAN_CHANGE_SOMETHING = Rule(
 )
 
 
+def _growth_has_a_meaning(job: HeteroTrainingJob) -> Iterator[Problem]:
+    spec = job.spec
+    own, most = spec.training.global_batch_size, spec.scaling.max_global_batch_size
+    if spec.scaling.global_batch != "Grow":
+        return
+    if spec.training.steps is not None:
+        yield Problem(
+            "spec.training.steps",
+            "counts steps whose samples would change with scaling.globalBatch Grow; use epochs",
+        )
+    if own is None and spec.training.batch_size_per_worker is not None:
+        yield Problem(
+            "spec.training.batchSizePerWorker",
+            "grows with replicas already; scaling.globalBatch Grow needs globalBatchSize, which it begins at",
+        )
+    if not spec.batching.fixed_global_batch:
+        yield Problem(
+            "spec.batching.fixedGlobalBatch",
+            "must be true with scaling.globalBatch Grow: else two rules would change the global batch",
+        )
+    if own is not None and most is not None and most < own:
+        yield Problem("spec.scaling.maxGlobalBatchSize", f"must be at least globalBatchSize, {own}, found {most}")
+
+
+_GROWS = "self.scaling.globalBatch != 'Grow'"
+
+GROWTH_HAS_A_MEANING = Rule(
+    (
+        "spec.scaling.globalBatch",
+        "spec.scaling.maxGlobalBatchSize",
+        "spec.training.steps",
+        "spec.training.globalBatchSize",
+        "spec.batching.fixedGlobalBatch",
+    ),
+    _growth_has_a_meaning,
+    (
+        Cel(
+            "spec",
+            f"{_GROWS} || (!has(self.training.steps) && has(self.training.globalBatchSize)"
+            " && self.batching.fixedGlobalBatch)",
+            "scaling.globalBatch Grow needs training.epochs, training.globalBatchSize and batching.fixedGlobalBatch",
+        ),
+        Cel(
+            "spec",
+            "!has(self.scaling.maxGlobalBatchSize) || !has(self.training.globalBatchSize)"
+            " || self.scaling.maxGlobalBatchSize >= self.training.globalBatchSize",
+            "scaling.maxGlobalBatchSize must be at least training.globalBatchSize",
+        ),
+    ),
+)
+
+
 def _pod_names_fit(job: HeteroTrainingJob) -> Iterator[Problem]:
     for index, group in enumerate(job.spec.sized_groups):
         longest = f"{job.metadata.name}-{group.name}-{group.most_replicas - 1}"
@@ -395,6 +447,7 @@ RULES: tuple[Rule[HeteroTrainingJob], ...] = (
     REPLICAS_IN_BOUNDS,
     EMPTY_GROUPS_CAN_GROW,
     SCALING_CAN_CHANGE_SOMETHING,
+    GROWTH_HAS_A_MEANING,
     PLAN_FITS_INTO_A_CONFIG_MAP,
     worker_groups.BATCH_BOUNDS_IN_ORDER.of(_groups),
     worker_groups.BATCH_BOUNDS_HOLD_A_MULTIPLE.of(_groups),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heterotrain.contract import Plan
+from heterotrain_operator.core.batching import growth
 from heterotrain_operator.core.batching.adjust import adjust, aligned
 from heterotrain_operator.core.batching.bounds import bounds_at_once
 from heterotrain_operator.core.batching.quorum import unusable
@@ -70,6 +71,7 @@ def decide(job: Job, seen: Seen, memory: Remembered, now: float) -> tuple[Decisi
     memory, arrived = transitions.joined(job, facts, stored, memory, now)
     memory = sizes.still_resized(job, removing.still_removed(job, memory))
     job, memory, given_up = sizes.taken_back(sizes.sized(job, memory), facts, memory, now)
+    job, memory = growth.at_present(job, facts, memory)
     if job.failure_policy == "RestartAll" and can_change(facts, memory):
         job = replace(job, failure_policy="Elastic")
     decided, memory = _decide(job, facts, memory, now)

@@ -104,6 +104,17 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True)
+class Growth:
+    """A global batch that grows with the workers (`batching/growth.py`), up to `most_batch` samples (None: without
+    end). The job's own one is meant for the workers of `base`, by group; empty: nobody has trained yet.
+    """
+
+    own_batch: int
+    most_batch: int | None = None
+    base: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """What the user wants, resolved: defaults filled in, the global batch a number.
 
@@ -124,6 +135,7 @@ class Job:
     dry_run: bool = False
     stragglers: Stragglers = Stragglers()
     scaling: Scaling = Scaling()
+    growth: Growth | None = None  # of the global batch, which then is that of the present workers
     suspend: bool = False
     failure_policy: str = "RestartAll"  # how incidents are answered, a key of `FAILURE_POLICIES`
     backoff_limit: int = 3
@@ -136,6 +148,11 @@ class Job:
     clean_pod_policy: str = "Running"  # All | Running | None: which pods go when the job ends
     ttl_seconds: float | None = None  # a finished job is removed after so long
     uid: str = ""
+
+    @property
+    def own_batch(self) -> int:
+        """The global batch that the job asks for, whatever it has become."""
+        return self.global_batch if self.growth is None else self.growth.own_batch
 
     @property
     def seed(self) -> str:

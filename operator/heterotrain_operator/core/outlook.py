@@ -77,6 +77,8 @@ def outlook(job: Job, plan: Plan, memory: Remembered, reported: Mapping[str, flo
     unknown = sorted({member.group for member in plan.members} - groups)
     if unknown:
         raise ValueError(f"plan {plan.version} has workers of {listed(unknown)}, which the job does not have")
+    if job.growth is not None:
+        job = replace(job, global_batch=plan.global_batch_size)
     memory = aligned(memory, plan, now)
     remembered = memory.workers
     workers = tuple(

@@ -19,6 +19,7 @@ from heterotrain_operator.core.prediction.roughness import Roughness
 from heterotrain_operator.core.prediction.whole_steps import WholeSteps
 from heterotrain_operator.core.remembered.batching import Batching, Promises
 from heterotrain_operator.core.remembered.cost import Cost
+from heterotrain_operator.core.remembered.growth import Grown
 from heterotrain_operator.core.remembered.job import Finish, Outcome, Placing, Progress, RestartBudget, Resumed, Start
 from heterotrain_operator.core.remembered.members import PENDING, Following, Passages, Slot, TransitionRecord
 from heterotrain_operator.core.remembered.replacements import Remedies
@@ -70,6 +71,7 @@ class Remembered:
     whole_steps: WholeSteps = field(default_factory=WholeSteps)
     remedies: Remedies = field(default_factory=Remedies)
     sizes: Sizes = field(default_factory=Sizes)
+    grown: Grown = field(default_factory=Grown)
     cost: Cost = field(default_factory=Cost)
     passages: Passages = field(default_factory=Passages)
     pending: Annotated[tuple[Slot, ...], PENDING] = ()

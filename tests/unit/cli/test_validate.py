@@ -155,6 +155,20 @@ def test_doubts_are_refused_only_if_asked(
     assert doubt in strict.err
 
 
+@pytest.mark.parametrize(("most", "doubtful"), [(None, True), (512, False)])
+def test_growth_without_a_maximum_is_doubtful(
+    most: int | None, doubtful: bool, tmp_path: Path, heterotrain: Run
+) -> None:
+    document = job()
+    training = document["spec"]["training"]
+    training.pop("steps", None)
+    training |= {"epochs": 1, "learningRateScaling": "Linear"}
+    document["spec"]["scaling"] = {"globalBatch": "Grow"} | ({"maxGlobalBatchSize": most} if most else {})
+    said = heterotrain("validate", write(tmp_path / "job.yaml", document)).out
+    assert ("Doubtful: spec.scaling.globalBatch: grows without end" in said) is doubtful
+    assert "learningRateScaling" not in said
+
+
 @pytest.mark.parametrize(("fixed", "doubtful"), [(True, True), (False, False)])
 def test_rates_that_follow_a_batch_which_never_changes_are_doubtful(
     fixed: bool, doubtful: bool, tmp_path: Path, heterotrain: Run

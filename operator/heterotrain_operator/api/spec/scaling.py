@@ -52,7 +52,9 @@ class Scaling(Model):
     )
     global_batch: Literal["Fixed", "Grow"] = Field(
         default="Fixed",
-        description="Whether the global batch stays as workers come and go, or grows up to maxGlobalBatchSize.",
+        description="Whether the global batch stays as workers come and go (also by an edit of replicas), or grows: "
+        "who joins brings what it finishes in the time that a step takes, up to maxGlobalBatchSize, and it shrinks "
+        "when workers leave, never below globalBatchSize. Only with training.epochs and globalBatchSize.",
     )
     max_global_batch_size: Batch | None = Field(
         default=None, description="Largest global batch, in samples; only with globalBatch Grow."

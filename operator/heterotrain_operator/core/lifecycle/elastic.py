@@ -6,12 +6,14 @@ plan that is published then tells everybody the same members, and whose batches 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 from heterotrain.contract import MEMBERS_MAY_END, Member, Plan
 from heterotrain_operator.core.batching.bounds import bounds_at_once, bounds_in_passes, with_least_batch
+from heterotrain_operator.core.batching.growth import at_size
 from heterotrain_operator.core.batching.policies import POLICIES, Seat, Split
 from heterotrain_operator.core.batching.policy import multiples_of_seats
 from heterotrain_operator.core.batching.words import balance
@@ -134,7 +136,7 @@ def without_lost(job: Job, facts: Facts, memory: Remembered, now: float) -> tupl
     lost = len(there) < len(facts.members) or not all(finishing.is_past(each) or has_left(each) for each in ends)
     seen = facts.plan is not None and memory.plan_version <= facts.plan.version
     change = membership.change(facts, memory, (), joins=False) if lost and seen else None
-    if change is None or _infeasible(job, change, _known(job, facts, memory, change)[0]):
+    if change is None or _infeasible(job, facts, change, _known(job, facts, memory, change)[0]):
         return waiting
     return _published(job, facts, memory, now, change)
 
@@ -155,7 +157,7 @@ def _unwanted(
 def _is_feasible(job: Job, facts: Facts, memory: Remembered, without: set[str]) -> bool:
     """Whether a plan without these workers, and with all that can join, keeps all bounds."""
     change = membership.change(facts, memory, without)
-    return change is not None and not _infeasible(job, change, _known(job, facts, memory, change)[0])
+    return change is not None and not _infeasible(job, facts, change, _known(job, facts, memory, change)[0])
 
 
 def _changed(
@@ -173,7 +175,7 @@ def _changed(
         change = membership.change(facts, memory, going.useless | unwanted, joins=joins, back=going.back)
         if change is None or (not unwanted and going.unwanted and not change.joined):
             continue
-        why_not = _infeasible(job, change, _known(job, facts, memory, change)[0])
+        why_not = _infeasible(job, facts, change, _known(job, facts, memory, change)[0])
         if not why_not:
             return *_published(job, facts, _fit(memory), now, change), ""
         why = why_not if why == NOBODY_LEFT else why
@@ -279,7 +281,13 @@ def _identities(change: Change) -> list[tuple[str, tuple[str, int]]]:
     return [(each.name, (each.group, each.index)) for each in change.members if each.name in joined]
 
 
-def _infeasible(job: Job, change: Change, known: Sequence[RememberedWorker]) -> str:
+def _grown(job: Job, facts: Facts, change: Change) -> Job:
+    """The job with the global batch of the members of a change."""
+    return at_size(job, Counter(worker.group for worker in change.members), facts.plan)
+
+
+def _infeasible(job: Job, facts: Facts, change: Change, known: Sequence[RememberedWorker]) -> str:
+    job = _grown(job, facts, change)
     groups = [worker.group for worker in change.members]
     bounds = bounds_in_passes(job, groups, known)
     names = [worker.name for worker in change.members]
@@ -295,7 +303,7 @@ def _seats(job: Job, change: Change, bounds: Sequence[Bounds]) -> list[Seat]:
 
 
 def _published(job: Job, facts: Facts, memory: Remembered, now: float, change: Change) -> tuple[Decision, Remembered]:
-    before = facts.plan
+    before, job = facts.plan, _grown(job, facts, change)
     assert before is not None
     known, prior = _known(job, facts, memory, change)
     groups = [worker.group for worker in change.members]
@@ -323,7 +331,8 @@ def _published(job: Job, facts: Facts, memory: Remembered, now: float, change: C
     coming, entering = len(change.joined), change.entering
     memory = changed_plan(memory, plan, now, known, joining=coming, entering=entering, leaving=change.leaving)
     memory = transitions.begun(facts, memory, change, now)
-    reason = f"plan {plan.version} {_words(change)}; {split.reason}"
+    batch = f"{before.global_batch_size} -> {plan.global_batch_size} samples per step; " if job.growth else ""
+    reason = f"plan {plan.version} {_words(change)}; {batch}{split.reason}"
     events = (Event("Normal", "GenerationChanged", reason), *told)
     if not few:
         return decision(job, "Running", "GenerationChanged", reason, plan=plan, events=events), memory

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from heterotrain.contract import Plan
+from heterotrain_operator.core.batching.growth import at_size
 from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.facts import bounds_of, multiples_of
 from heterotrain_operator.core.model import Job
@@ -33,18 +35,31 @@ def is_possible(job: Job, size: Size) -> bool:
     return infeasible(job.global_batch, bounds, multiples_of(workers)) is None
 
 
-def choose(job: Job, seats: Sequence[Seat], step_seconds: float, best: Size, sizes: Sequence[Size]) -> Size:
-    """The size, of several beside the best one, that promises most for its price. `seats` are the present members, and
-    `step_seconds` what a whole step takes with them. One with workers of which nothing is known promises most, since
+def choose(
+    job: Job,
+    seats: Sequence[Seat],
+    step_seconds: float,
+    best: Size,
+    sizes: Sequence[Size],
+    *,
+    plan: Plan | None = None,
+) -> Size:
+    """The size, of several beside the best one, that promises most for its price. `seats` are the members of `plan`,
+    and `step_seconds` what a whole step takes with them. One with workers of which nothing is known promises most, for
     only a measurement can tell.
     """
     if len(sizes) < 2:
         return sizes[0]
     prices = prices_of(job) or (1.0,) * len(best)
-    now = predicted_throughput(job, seats, step_seconds, best)
+
+    def predicted(size: Size) -> float | None:
+        grown = at_size(job, dict(zip(names_of(job), size, strict=True)), plan)
+        return predicted_throughput(grown, seats, step_seconds, size)
+
+    now = predicted(best)
 
     def promise(size: Size) -> float:
-        then = predicted_throughput(job, seats, step_seconds, size)
+        then = predicted(size)
         if now is None or then is None:
             return float("inf")
         price = sum(abs(a - b) * each for a, b, each in zip(size, best, prices, strict=True))

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from heterotrain.contract import MEMBERS_MAY_END, Plan
+from heterotrain_operator.core.batching.growth import at_size
 from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.model import Condition, Event, Job, ScalingSeen, SizePoint, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.remembered.sizes import LONGEST_WHY, Point, Sizes
@@ -96,14 +97,14 @@ def _measured(
         sizes = replace(sizes, first_end_seconds=outlook.end_seconds(point))
     judge = partial(condition, job.scaling, replace(outlook, first_end_seconds=sizes.first_end_seconds))
     curve, before = curve_of(job, sizes.points), _size_in(sizes.best_size)
-    reach = _reach(job, sizes, size)
+    reach = _reach(job, sizes, size, plan)
     best = before if before in curve and reach.holds(before) else size
     after = next_size(
         best,
         curve,
         reach,
         lambda small, great: judge(small, great).pays,
-        partial(choice.choose, job, seats, point.step_seconds),
+        partial(choice.choose, job, seats, point.step_seconds, plan=plan),
         most=MOST_TRIED - sizes.tried,
     )
     # The way back may need workers that are not to be had.
@@ -208,7 +209,7 @@ def _arrived(sizes: Sizes, now: float) -> Sizes:
     return replace(sizes, refusals=again, at_rest=False)
 
 
-def _reach(job: Job, sizes: Sizes, size: Size) -> Range:
+def _reach(job: Job, sizes: Sizes, size: Size, plan: Plan) -> Range:
     """Which sizes can be: within bounds, with a split of the global batch, and without more workers of a group that is
     left alone.
     """
@@ -222,7 +223,8 @@ def _reach(job: Job, sizes: Sizes, size: Size) -> Range:
 
     def is_possible(other: Size) -> bool:
         more = (name for name, want, have in zip(names, other, size, strict=True) if want > have)
-        return not alone & set(more) and choice.is_possible(job, other)
+        grown = at_size(job, dict(zip(names, other, strict=True)), plan)
+        return not alone & set(more) and choice.is_possible(grown, other)
 
     return Range(bounds, job.scaling.step, is_possible)
 
