@@ -150,11 +150,6 @@ class Job:
     uid: str = ""
 
     @property
-    def own_batch(self) -> int:
-        """The global batch that the job asks for, whatever it has become."""
-        return self.global_batch if self.growth is None else self.growth.own_batch
-
-    @property
     def seed(self) -> str:
         """Of what is left to chance."""
         return self.uid or self.name
