@@ -14,10 +14,13 @@ from __future__ import annotations
 import argparse
 import base64
 import dataclasses
+import functools
 import gzip
 import itertools
 import json
 import os
+import resource
+import socket
 import subprocess
 import sys
 import tempfile
@@ -123,6 +126,25 @@ def edited_plans(api: ApiServer) -> None:
     threading.Thread(target=edit, daemon=True).start()
 
 
+@functools.cache
+def ports() -> tuple[int, int]:
+    """Where the operator answers probes and readers of metrics."""
+    return free_port(), free_port()
+
+
+held: list[socket.socket] = []
+
+
+def idle_connections(_: ApiServer) -> None:
+    """1,500 connections to each of the operator's ports, which never end their request."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    for port in ports():
+        for _ in range(1500):
+            held.append(socket.create_connection(("127.0.0.1", port), timeout=5))
+            held[-1].send(b"GET /metrics HTTP/1.1\r\nX: ")
+
+
 BIG = "x" * 1_000_000
 
 
@@ -148,6 +170,7 @@ ATTACKS = (
         at_start=True,
     ),
     Attack("32 suspended jobs of 60 pods in 4 namespaces", suspended_jobs),
+    Attack("3,000 idle connections to its ports", idle_connections),
     Attack("8 memories of 2 MiB, edited all the time", edited_plans),
     Attack("1,000 jobs of 5 workers", many_jobs, at_start=True),
 )
@@ -198,8 +221,9 @@ def usage(process: subprocess.Popen[bytes]) -> tuple[float, int]:
 @contextmanager
 def operator(config: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The operator's process, as long as the block lasts."""
-    ports = {"HETEROTRAIN_HEALTH_PORT": str(free_port()), "HETEROTRAIN_METRICS_PORT": str(free_port())}
-    environment = {**os.environ, **ports, "KUBECONFIG": str(config), "POD_NAMESPACE": "ops", "POD_NAME": "a"}
+    health, metrics = map(str, ports())
+    listens = {"HETEROTRAIN_HEALTH_PORT": health, "HETEROTRAIN_METRICS_PORT": metrics}
+    environment = {**os.environ, **listens, "KUBECONFIG": str(config), "POD_NAMESPACE": "ops", "POD_NAME": "a"}
     with log.open("ab") as output:
         process = subprocess.Popen([sys.executable, __file__, "--operator"], env=environment, stderr=output)
         try:
