@@ -1,0 +1,50 @@
+"""Documents are true where that can be computed: their links, README's figure, and its script."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import charts
+import page
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = sorted(
+    path
+    for folder in ("docs", "hack", "helm", "examples", ".")
+    for path in (ROOT.glob("*.md") if folder == "." else (ROOT / folder).rglob("*.md"))
+)
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub makes of the headings."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    plain = (re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_within_the_repository_lead_somewhere(path: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for link in re.findall(r"\]\(((?!https?:|mailto:)[^)\s]+)\)", text):
+        target, _, anchor = link.partition("#")
+        found = path.parent / target if target else path
+        assert found.exists(), link
+        assert not anchor or anchor in anchors(found.read_text(encoding="utf-8")), link
+
+
+def test_readme_is_short_and_its_figure_is_the_recorded_one() -> None:
+    (document,) = (each for each in page.read([page.RESULTS / "entrance"]))
+    assert f"**{charts.times_as_fast(document):.1f} times as fast**" in README
+    assert README.count("\n") <= 150
+
+
+def test_readmes_script_trains_alone(tmp_path: Path) -> None:
+    (script,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "train.py").write_text(script.replace("epochs=10", "epochs=1"), encoding="utf-8")
+    subprocess.run([sys.executable, "train.py"], cwd=tmp_path, check=True, timeout=120)
+    assert (tmp_path / "model.pt").exists()
