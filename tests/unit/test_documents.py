@@ -37,6 +37,16 @@ def test_links_within_the_repository_lead_somewhere(path: Path) -> None:
         assert not anchor or anchor in anchors(found.read_text(encoding="utf-8")), link
 
 
+def test_messages_are_those_of_the_code() -> None:
+    """Of each message on the page the longest part without figures and names."""
+    files = [path for folder in ("operator", "trainer-image") for path in (ROOT / folder).rglob("*.py")]
+    code = re.sub(r'"\s*f?"', "", "\n".join(path.read_text(encoding="utf-8") for path in files))
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    for message in re.findall(r"`([^`]+)`", "\n".join(re.findall(r"^\| (.*?) \|", text, re.MULTILINE))):
+        part = max(re.split(r"\d+%?(?: ms)?|\.\.\.|ASP is |use BSP|Uniform ", message), key=len).strip()
+        assert part in code, message
+
+
 def test_readme_is_short_and_its_figure_is_the_recorded_one() -> None:
     (document,) = (each for each in page.read([page.RESULTS / "entrance"]))
     assert f"**{charts.times_as_fast(document):.1f} times as fast**" in README
