@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from itertools import pairwise
+from math import log10
 from statistics import median
 
+from rich.console import Console
+from rich.text import Text
 from table import OWN_POLICY, UNIFORM, Document, Documents
 from tables_measured import by_policy
 from tables_simulated import compared, mean_settled
@@ -32,6 +36,7 @@ class Chart:
         ticks: int = 5,
         *,
         panel: tuple[int, int, int, int] | None = None,
+        said: Callable[[float], str] = "{:g}".format,
     ) -> None:
         self._low, self._high = low, high
         x, y, self._width, self._height = panel or (0, 0, WIDTH, HEIGHT)
@@ -46,7 +51,7 @@ class Chart:
         for tick in range(ticks + 1):
             value = low + (high - low) * tick / ticks
             self.line(LEFT, self.y(value), self._width - RIGHT, self.y(value), "#ddd")
-            self.text(LEFT - 6, self.y(value) + 4, f"{value:g}", anchor="end")
+            self.text(LEFT - 6, self.y(value) + 4, said(value), anchor="end")
 
     def y(self, value: float) -> float:
         """Where a value lies."""
@@ -68,6 +73,11 @@ class Chart:
         for (_, _), (x, value) in pairwise(points):
             path += f"H{x:.1f}V{self.y(value):.1f}"
         self._lines.append(f'<path d="{path}H{end:.1f}" stroke="{colour}" stroke-width="2" fill="none"/>')
+
+    def curve(self, points: Sequence[tuple[float, float]], colour: str) -> None:
+        """A line through points, given by their place and value."""
+        path = "L".join(f"{x:.1f} {self.y(value):.1f}" for x, value in points)
+        self._lines.append(f'<path d="M{path}" stroke="{colour}" stroke-width="2" fill="none"/>')
 
     def bar(self, x: float, width: float, value: float, colour: str) -> None:
         """From the axis' low end up to a value."""
@@ -169,3 +179,70 @@ def throughput(documents: Documents) -> str:
     names = (UNIFORM, "Static", "Proportional", OWN_POLICY)
     title = "Samples per second over those of equal batches, at heterogeneity level 8"
     return grouped(Chart(title, "times Uniform, after a warm-up of 20 steps", 0, 4, 4), groups, names, "{:.1f}")
+
+
+def times_as_fast(document: Document) -> float:
+    """How many times as fast our policy did all steps as equal batches did."""
+    seconds = {policy: steps[-1][0] for policy, steps in document["losses"].items()}
+    return seconds[UNIFORM] / seconds[OWN_POLICY]
+
+
+def losses(document: Document) -> str:
+    """The loss by time, the median of five steps, under our policy and under equal batches."""
+    found = document["losses"]
+    end = 10 * (1 + found[UNIFORM][-1][0] // 10)
+    title = f"{times_as_fast(document):.1f} times as fast on CPU workers of 1.0, 0.5 and 0.25 cores, the same model"
+    unit = f"loss of {document['job']}, {len(found[UNIFORM])} steps of the same samples"
+    chart = Chart(title, unit, -3, 1, 4, said=lambda value: f"{10**value:g}")
+    span = WIDTH - LEFT - RIGHT
+    for tick in range(0, int(end) + 1, 10):
+        chart.text(LEFT + tick / end * span, HEIGHT - BOTTOM + 18, f"{tick} s", anchor="middle")
+    for colour, steps in zip(COLOURS, found.values(), strict=False):
+        places = [LEFT + seconds / end * span for seconds, _ in steps]
+        smooth = [log10(median(loss for _, loss in steps[max(0, at - 2) : at + 3])) for at in range(len(steps))]
+        chart.curve(list(zip(places, smooth, strict=True)), colour)
+        chart.line(places[-1], chart.y(-3), places[-1], chart.y(0), colour)
+        chart.text(places[-1] - 4, chart.y(0), f"done after {steps[-1][0]:.0f} s", anchor="end")
+    chart.legend(["batches sized by HeteroTrain", "equal batches"])
+    return chart.done()
+
+
+FRAME = """<style>.{unique_id}-matrix {{ font: {char_height}px/{line_height}px monospace }} {styles}</style>
+<defs><clipPath id="{unique_id}-clip-terminal"><rect width="{terminal_width}" height="{terminal_height}"/></clipPath>
+{lines}</defs>
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}<g class="{unique_id}-matrix">{matrix}</g></g>
+"""
+"""What rich fills in for one frame; its own form would load a font from the network."""
+
+FRAME_SECONDS, LAST_SECONDS = 2.5, 10.0
+
+
+def terminal(document: Document) -> str:
+    """What a terminal showed, frame after frame; only the last one where motion is unwelcome."""
+    columns, rows, frames = document["columns"], document["rows"], document["frames"]
+
+    def drawn(lines: Sequence[str], name: str, form: str) -> str:
+        console = Console(record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+        shown = [part for line in lines for part in Text.from_ansi(line).wrap(console, columns)][-rows:]
+        console.print(Text("\n").join([*shown, *[Text()] * (rows - len(shown))]))
+        return console.export_svg(title=document["command"], code_format=form, unique_id=name)
+
+    whole = (len(frames) - 1) * FRAME_SECONDS + LAST_SECONDS
+    ends = {"frame": FRAME_SECONDS / whole, "last": LAST_SECONDS / whole}
+    parts = [
+        drawn([], "frame", '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">\n<style>'),
+        ".frame-title { font: bold 18px sans-serif } .frame { visibility: hidden }",
+        *(
+            f"@keyframes {name} {{ 0% {{ visibility: visible }} {end:.2%}, 100% {{ visibility: hidden }} }}"
+            for name, end in ends.items()
+        ),
+        "@media (prefers-reduced-motion: reduce) { .frame, .last { animation: none !important } }",
+        drawn([], "frame", "</style>\n{chrome}\n"),
+    ]
+    for index, frame in enumerate(frames):
+        kind = "last" if frame is frames[-1] else "frame"
+        delay = index * FRAME_SECONDS - whole
+        timing = f"animation: {kind} {whole:g}s step-end {delay:g}s infinite"
+        parts.append(f'<g class="{kind}" style="{timing}">{drawn(frame["lines"], f"f{index}", FRAME)}</g>')
+    return "\n".join([*parts, "</svg>\n"])

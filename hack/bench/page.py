@@ -68,7 +68,9 @@ TABLES: Mapping[str, tuple[str, Callable[[Documents], str]]] = {
 CHARTS: Mapping[str, tuple[str, Callable[[Documents], str]]] = {
     "convergence.svg": ("convergence", lambda documents: charts.convergence(documents[0])),
     "policies.svg": ("courses", lambda documents: charts.courses(documents[0])),
+    "loss.svg": ("entrance", lambda documents: charts.losses(documents[0])),
     "oracle.svg": ("simulated", charts.oracle),
+    "terminal.svg": ("entrance", lambda documents: charts.terminal(documents[0])),
     "throughput.svg": ("bsp", charts.throughput),
 }
 

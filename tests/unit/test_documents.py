@@ -55,6 +55,6 @@ def test_readme_is_short_and_its_figure_is_the_recorded_one() -> None:
 
 def test_readmes_script_trains_alone(tmp_path: Path) -> None:
     (script,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    (tmp_path / "train.py").write_text(script.replace("epochs=10", "epochs=1"), encoding="utf-8")
+    (tmp_path / "train.py").write_text(script.replace("epochs=20", "epochs=1"), encoding="utf-8")
     subprocess.run([sys.executable, "train.py"], cwd=tmp_path, check=True, timeout=120)
     assert (tmp_path / "model.pt").exists()

@@ -23,6 +23,7 @@ def test_tables_and_charts_are_those_of_the_recorded_results(tmp_path: Path) -> 
 
 def test_every_chart_and_table_has_a_place() -> None:
     pages = [*page.PAGES.glob("*.md"), *(page.PAGES.with_name(name) for name in page.MORE_PAGES)]
+    pages.append(page.runner.REPOSITORY / "README.md")
     text = "\n".join(each.read_text() for each in pages)
     assert set(re.findall(r"<!-- table: (\w+) -->", text)) <= page.TABLES.keys()
     assert re.findall(r"<!-- paper: (\w+) -->", text) == list(page.papers.PAPERS)
