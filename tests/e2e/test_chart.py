@@ -53,6 +53,10 @@ INSTALLATIONS = {
         'podLabels={"app.kubernetes.io/instance":"other"}',
         'extraEnv=[{"name":"HTTPS_PROXY","value":"http://proxy:3128"}]',
     ],
+    "guarded": [
+        "admissionPolicy.enabled=true",
+        'admissionPolicy.namespaceSelector={"matchLabels":{"team":"guest"}}',
+    ],
     "any user": ["podSecurityContext.runAsUser=null", "podSecurityContext.runAsGroup=null"],
 }
 
@@ -257,6 +261,20 @@ def test_dashboard_and_rules_are_the_files_of_the_chart() -> None:
     assert rules["spec"] == yaml.safe_load((CHART / "files" / "rules.yaml").read_text(encoding="utf-8"))
 
 
+def test_policy_over_jobs_is_for_the_namespaces_that_are_named() -> None:
+    assert not of_kind(render(CHART), "ValidatingAdmissionPolicy")
+    documents = render(CHART, *INSTALLATIONS["guarded"])
+    (policy,) = of_kind(documents, "ValidatingAdmissionPolicy")
+    rules = yaml.safe_load((CHART / "files" / "job-policy.yaml").read_text(encoding="utf-8"))
+    assert rules.items() <= policy["spec"].items()
+    (binding,) = of_kind(documents, "ValidatingAdmissionPolicyBinding")
+    assert binding["spec"] == {
+        "policyName": policy["metadata"]["name"],
+        "validationActions": ["Deny"],
+        "matchResources": {"namespaceSelector": {"matchLabels": {"team": "guest"}}},
+    }
+
+
 def policy_of(component: str, *values: str) -> Document:
     """The NetworkPolicy of the operator, or of its test."""
     (found,) = [
@@ -362,6 +380,7 @@ def test_image_can_be_named_by_its_digest() -> None:
         ('image.digest="latest"', "digest"),
         ('image.pullPolicy="Sometimes"', "pullPolicy"),
         ('image.tga="1"', "tga"),
+        ('admissionPolicy.namespaceSelector={"labels":{}}', "labels"),
         ("rbac.prometheusCredentials=true", "prometheusCredentials"),
         ('monitoring.podMonitor.interval="often"', "interval"),
         ('networkPolicy.metricsFrom=[{"namespace":"monitoring"}]', "metricsFrom"),

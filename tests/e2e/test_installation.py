@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from e2e.api import Document
 from e2e.cluster import Cluster
+from e2e.conftest import SYSTEM
 from e2e.installation import HELM_SECONDS, Installation
+from e2e.manifests import idle
 from e2e.programs import run
 from e2e.test_chart import documented_for_users
 from e2e.test_rights import granted
@@ -26,6 +31,35 @@ def test_operator_runs_as_whichever_user_the_cluster_chooses(installation: Insta
         installation.wait_until_ready()
         (pod,) = installation.pods()
         assert pod["spec"]["securityContext"]["runAsUser"] == 1000650000
+    finally:
+        installation.install()
+
+
+@pytest.mark.disruptive
+def test_policy_refuses_templates_that_ask_for_too_much_where_it_holds(
+    cluster: Cluster, installation: Installation, make_namespace: Callable[[], str]
+) -> None:
+    held, free = make_namespace(), make_namespace()
+    greedy = idle("greedy")
+    greedy["spec"]["workerGroups"][0]["template"]["spec"]["nodeName"] = "some-node"
+
+    def refused(manifest: Document, namespace: str) -> str:
+        """Why the API server would refuse the job; empty if it would not."""
+        try:
+            cluster.create(manifest, f"--namespace={namespace}", "--dry-run=server")
+        except AssertionError as error:
+            return str(error)
+        return ""
+
+    selector = f'{{"matchLabels":{{"kubernetes.io/metadata.name":"{held}"}}}}'
+    installation.install("admissionPolicy.enabled=true", f"admissionPolicy.namespaceSelector={selector}")
+    try:
+        wait_for(lambda: refused(greedy, held), 60, "the policy to hold")
+        assert "template.spec.nodeName must be left out" in refused(greedy, held)
+        assert (refused(idle("modest"), held), refused(greedy, free)) == ("", "")
+        path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{SYSTEM}-{installation.release}"
+        status = wait_for(lambda: cluster.api.get(path).get("status"), 60, "the rules' types to be checked")
+        assert not (status.get("typeChecking") or {}).get("expressionWarnings")
     finally:
         installation.install()
 

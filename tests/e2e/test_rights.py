@@ -14,6 +14,7 @@ from e2e.manifests import idle
 from e2e.test_chart import documented
 from e2e.waiting import wait_for
 from heterotrain import contract
+from heterotrain_operator.clusters.kube.objects.pods import secret_in
 
 pytestmark = pytest.mark.e2e
 
@@ -70,7 +71,7 @@ def test_workers_share_a_secret_that_the_operator_cannot_read(
     secret = cluster.kubectl("exec", *where, "--", "printenv", contract.ENV_SECRET).strip()
     assert len(bytes.fromhex(secret)) == contract.SECRET_BYTES
     children = guarded.children()
-    assert f"secrets guarded-{guarded.uid}" in children
+    assert f"secrets {secret_in(pod)}" in children
     assert "networkpolicies guarded-workers" in children
     assert {right[3] for right in granted(cluster, installation.account, namespace) if right[1] == "secrets"} == {
         "create"

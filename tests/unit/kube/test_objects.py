@@ -63,7 +63,7 @@ WHOLE: Document = {
 
 def built(spec: Document | None = None, key: WorkerKey = SMALL, **template: Any) -> Document:
     """A pod of the job `digits`."""
-    return build_pod(job(spec, **template), JOB_UID, key)
+    return build_pod(job(spec, **template), JOB_UID, key, secret="digits-s")
 
 
 def trainer(document: Document) -> Document:
@@ -87,7 +87,7 @@ def environment(document: Document) -> dict[str, str]:
         built({"checkpoint": {"path": "/checkpoints", "persistentVolumeClaim": "digits"}}),
         build_service(job(), JOB_UID),
         build_plan_map(job(), JOB_UID, "{}", "{}"),
-        build_secret(job(), JOB_UID, "s"),
+        build_secret(job(), JOB_UID, "digits-s", "s"),
         build_policy(job(), JOB_UID, PEERS),
     ],
     ids=["as-shown", "pod", "whole-template", "with-claim", "service", "plan-map", "secret", "policy"],
@@ -117,8 +117,8 @@ def test_pod_is_named_labelled_and_owned() -> None:
 
 def test_template_passes_whole_and_is_not_changed() -> None:
     made = job(groups(device="gpu", template=WHOLE))
-    document = build_pod(made, JOB_UID, SMALL)
-    assert build_pod(made, JOB_UID, SMALL) == document
+    document = build_pod(made, JOB_UID, SMALL, secret="digits-s")
+    assert build_pod(made, JOB_UID, SMALL, secret="digits-s") == document
     spec, template = document["spec"], WHOLE["spec"]
     for name in template.keys() - {"containers", "volumes"}:
         assert spec[name] == template[name], name
@@ -140,7 +140,7 @@ def test_what_a_template_may_say_of_the_pod_itself() -> None:
         ("automountServiceAccountToken", False, True, True),
         ("enableServiceLinks", False, True, True),
     ):
-        assert built()["spec"][name] == ours
+        assert built()["spec"][name] == built(pod_spec={name: None})["spec"][name] == ours
         assert built(pod_spec={name: theirs})["spec"][name] == (theirs if kept else ours), name
 
 
@@ -167,7 +167,9 @@ def test_worker_learns_who_it_is() -> None:
 
 def test_worker_that_is_created_beside_training_is_to_warm_up_unless_its_template_says_otherwise() -> None:
     def told(**container: Any) -> str:
-        return environment(build_pod(job(**container), JOB_UID, SMALL, beside_training=True))[contract.ENV_WARM_UP]
+        return environment(build_pod(job(**container), JOB_UID, SMALL, secret="s", beside_training=True))[
+            contract.ENV_WARM_UP
+        ]
 
     assert told() == "1"
     assert told(env=[{"name": contract.ENV_WARM_UP, "value": "0"}]) == "0"
@@ -271,7 +273,7 @@ def test_service_is_headless_and_finds_workers_before_they_are_ready() -> None:
 
 def test_workers_reach_one_another_and_only_readers_of_metrics_reach_them() -> None:
     policy = build_policy(job(), JOB_UID, PEERS)["spec"]
-    labels = build_pod(job(), JOB_UID, SMALL)["metadata"]["labels"]
+    labels = build_pod(job(), JOB_UID, SMALL, secret="digits-s")["metadata"]["labels"]
     selected = policy["podSelector"]["matchLabels"]
     assert selected.items() <= labels.items()
     assert selected["heterotrain.dev/job-name"] == "digits", "workers of another job may not connect"

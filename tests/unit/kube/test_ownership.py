@@ -7,6 +7,7 @@ import pytest
 from heterotrain import contract
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, JobGoneError
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError
+from heterotrain_operator.clusters.kube.objects.pods import build_pod, secret_in
 from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.model import Decision, WorkerKey
 from heterotrain_operator.core.state import Remembered
@@ -151,6 +152,28 @@ def test_secret_is_the_same_for_the_next_operator_unread_and_not_the_next_jobs(w
     after = secrets_of(api)
     assert len(after) == 1
     assert not {*before, *before.values()} & {*after, *after.values()}
+
+
+def test_secret_that_somebody_could_make_beforehand_is_no_workers(world: World, api: ApiServer) -> None:
+    foreign = {"metadata": {"name": f"digits-{world.uid}"}, "stringData": {"secret": "known"}}
+    api.put("secrets", foreign)
+    world.round()
+    ((name, secret),) = [
+        (name, secret) for name, secret in secrets_of(api).items() if name != foreign["metadata"]["name"]
+    ]
+    assert secret != "known"
+    assert {secret_in(api.the("pods", pod)) for pod in NAMES} == {name}
+    assert name not in {f"digits-{body['metadata']['uid']}" for body in api.objects.values()}, "nothing tells the name"
+
+
+def test_pod_that_another_operator_just_made_with_its_own_secret_is_made_again(world: World, api: ApiServer) -> None:
+    world.look()
+    late = build_pod(world.parsed(world.body), world.uid, FIRST, secret="digits-other")
+    api.put("pods", late)
+    world.round(pods=[])
+    assert LEADER not in api.names("pods")
+    world.round(10.0)
+    assert {secret_in(api.the("pods", pod)) for pod in NAMES} == set(secrets_of(api))
 
 
 @pytest.mark.parametrize("code", [403, 409])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,12 +25,16 @@ from heterotrain_operator.clusters.kube.api_server.gateway import (
     Gateway,
     GatewayError,
 )
-from heterotrain_operator.clusters.kube.objects.owned import NameTakenError, check_owner
-from heterotrain_operator.clusters.kube.objects.pods import build_pod, build_service
+from heterotrain_operator.clusters.kube.objects.names import secret_name
+from heterotrain_operator.clusters.kube.objects.owned import NameTakenError, check_owner, controller_uid
+from heterotrain_operator.clusters.kube.objects.pods import build_pod, build_service, secret_in
 from heterotrain_operator.clusters.kube.objects.protection import Document, Peers, build_policy, build_secret
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.model import SHORT_GRACE_SECONDS, Decision, Event, WorkerKey
+
+CHANCE_BYTES = 8
+"""Of the random part of a Secret's name."""
 
 MAX_AT_ONCE = 8
 """Requests of one job at the same time; the API server and this process's connections serve other jobs, too."""
@@ -78,29 +82,42 @@ def _doubling(keys: Sequence[WorkerKey]) -> Iterator[Sequence[WorkerKey]]:
 
 
 class Protection:
-    """Makes sure that a job has its Secret and its NetworkPolicy. For use by many threads."""
+    """Makes sure that one job has its Secret and its NetworkPolicy."""
 
     def __init__(self, gateway: Gateway, metrics_from: Peers | None) -> None:
         """`metrics_from` are NetworkPolicyPeers that may read workers' metrics; None: no policies are made."""
         self._gateway = gateway
         self._metrics_from = metrics_from
+        self.secret = ""
+        """Name of the Secret once it is there."""
 
-    def provide(self, job: HeteroTrainingJob, uid: str) -> None:
-        """Before the job's pods are created, which need the secret; `uid` is the job's.
+    def provide(self, job: HeteroTrainingJob, uid: str, workers: Iterable[str]) -> None:
+        """Before the job's pods are created, which need the secret; `uid` is the job's, `workers` are its pods so far.
 
         Raises NameTakenError if the policy's name is taken, GatewayError if the API server refuses or fails.
         """
-        self._provide_secret(job, uid)
+        self._provide_secret(job, uid, self.secret or self._shared(job, uid, workers))
         if self._metrics_from is not None:
             self._provide_policy(build_policy(job, uid, self._metrics_from), job, uid)
 
-    def _provide_secret(self, job: HeteroTrainingJob, uid: str) -> None:
-        # A Secret that is there is this job's, for its name has the UID in it; so no Secret has to be read.
+    def _shared(self, job: HeteroTrainingJob, uid: str, workers: Iterable[str]) -> str:
+        """Name of the Secret that the workers have from the operator before; empty if there are none."""
+        for worker in workers:
+            found = self._gateway.read("Pod", str(job.metadata.namespace), worker)
+            if found is not None and controller_uid(found["metadata"]) == uid and secret_in(found):
+                return secret_in(found)
+        return ""
+
+    def _provide_secret(self, job: HeteroTrainingJob, uid: str, known: str) -> None:
+        # The operator may read no Secret. One under a name that nobody could know before it was there is the job's.
+        name = known or secret_name(job.metadata.name, secrets.token_hex(CHANCE_BYTES))
         try:
-            self._gateway.create(build_secret(job, uid, secrets.token_hex(contract.SECRET_BYTES)))
+            self._gateway.create(build_secret(job, uid, name, secrets.token_hex(contract.SECRET_BYTES)))
         except ConflictError as error:
-            if not error.exists:  # a quota that others change at the same time answers with a conflict, too
+            # A quota that others change at the same time answers with a conflict, too.
+            if not (known and error.exists):
                 raise
+        self.secret = name
 
     def _provide_policy(self, policy: Document, job: HeteroTrainingJob, uid: str) -> None:
         metadata = policy["metadata"]
@@ -138,7 +155,7 @@ class Creation:
         if not decision.create:
             return list(decision.events)
         absent = [key for key in decision.create if key.name not in present]
-        unfit, skipped = self._prepare(watched), tuple[str, ...]()
+        unfit, skipped = self._prepare(watched, present), tuple[str, ...]()
         if unfit:
             refusals = {key.name: Refusal(unfit, "all") for key in absent}
         else:
@@ -170,13 +187,13 @@ class Creation:
             Event("Warning", "FailedCreatePod", f"{count}{why}") for kind, why in reasons.items() if kind not in before
         ]
 
-    def _prepare(self, watched: Watched) -> str:
+    def _prepare(self, watched: Watched, present: Collection[str]) -> str:
         """Why something is refused without which pods would have no names, would not start or would be open to
         everybody; empty if all is there now.
         """
         try:
             self._gateway.apply(build_service(watched.job, watched.uid))
-            self._protection.provide(watched.job, watched.uid)
+            self._protection.provide(watched.job, watched.uid, present)
         except NameTakenError as error:
             return str(error)
         except GatewayError as error:
@@ -190,11 +207,17 @@ class Creation:
 
         It is not applied: a pod of an earlier job, which still trains or ends, would become this job's worker.
         """
+        secret = self._protection.secret
+        pod = build_pod(watched.job, watched.uid, key, secret=secret, beside_training=beside_training)
         try:
-            self._gateway.create(build_pod(watched.job, watched.uid, key, beside_training=beside_training))
+            self._gateway.create(pod)
         except ConflictError as error:
             found = self._gateway.read("Pod", watched.namespace, key.name)
             taken = str(error) if found is None else _why_taken(found, watched)
+            if found is not None and not taken and secret_in(found) not in ("", secret):
+                # An operator that lost the Lease meanwhile has created it with a secret of its own.
+                self._gateway.delete("Pod", watched.namespace, key.name, uid=found["metadata"]["uid"])
+                taken = f"pod {key.name} of another operator does not know the others, and is deleted"
             return Refusal(taken, "pod") if taken else None
         except GatewayError as error:
             if error.status not in REFUSALS:

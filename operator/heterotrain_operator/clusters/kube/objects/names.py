@@ -52,9 +52,11 @@ def service_name(job: str) -> str:
     return job
 
 
-def secret_name(job: str, uid: str) -> str:
-    """Name of the Secret by which the workers of the job of this UID know one another, and of no other job's."""
-    return f"{job}-{uid}"
+def secret_name(job: str, chance: str) -> str:
+    """Name of the Secret by which a job's workers know one another. `chance` is random: whoever could know the name
+    beforehand could make the Secret first, and would know what is in it.
+    """
+    return f"{job}-{chance}"
 
 
 def policy_name(job: str) -> str:

@@ -26,7 +26,6 @@ from heterotrain_operator.clusters.kube.objects.names import (
     SECRET_KEY,
     TRAINER_PORT,
     plan_name,
-    secret_name,
     service_name,
 )
 from heterotrain_operator.clusters.kube.objects.owned import COMPONENT_WORKER, owned_metadata
@@ -38,8 +37,11 @@ _FROM_TEMPLATE = ("annotations", "finalizers")
 """What is taken over from the template's metadata, beside labels; other workload controllers take the same."""
 
 
-def build_pod(job: HeteroTrainingJob, uid: str, key: WorkerKey, *, beside_training: bool = False) -> Document:
-    """The pod of one worker; `uid` is the job's. `beside_training`: others train already, and it is to join them.
+def build_pod(
+    job: HeteroTrainingJob, uid: str, key: WorkerKey, *, secret: str, beside_training: bool = False
+) -> Document:
+    """The pod of one worker; `uid` is the job's, and `secret` the name of its Secret. `beside_training`: others train
+    already, and it is to join them.
 
     Of what the template says, only this is replaced: name and namespace, the labels by which the operator finds its
     pods, restartPolicy, hostname and subdomain, and in the first container whatever bears a name that is ours.
@@ -52,7 +54,7 @@ def build_pod(job: HeteroTrainingJob, uid: str, key: WorkerKey, *, beside_traini
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": _metadata(job, uid, key, template.get("metadata") or {}),
-        "spec": _spec(job, uid, group, key, template["spec"], beside_training=beside_training),
+        "spec": _spec(job, uid, group, key, template["spec"], secret=secret, beside_training=beside_training),
     }
 
 
@@ -77,18 +79,26 @@ def _metadata(job: HeteroTrainingJob, uid: str, key: WorkerKey, template: Mappin
 
 
 def _spec(
-    job: HeteroTrainingJob, uid: str, group: WorkerGroup, key: WorkerKey, template: Document, *, beside_training: bool
+    job: HeteroTrainingJob,
+    uid: str,
+    group: WorkerGroup,
+    key: WorkerKey,
+    template: Document,
+    *,
+    secret: str,
+    beside_training: bool,
 ) -> Document:
     first, *others = template["containers"]
+    trainer = _trainer(job, uid, group, key, first, secret=secret, beside_training=beside_training)
     return {
         "automountServiceAccountToken": False,  # a training script has no business with the API server
         "enableServiceLinks": False,  # dozens of variables that name other people's services
-        **template,
+        **{name: value for name, value in template.items() if value is not None},  # null is as good as left out
         # The operator judges how a process ended, for it may have to restart the other workers, too.
         "restartPolicy": "Never",
         "hostname": key.name,
         "subdomain": service_name(job.metadata.name),
-        "containers": [trainer_container(job, uid, group, key, first, beside_training=beside_training), *others],
+        "containers": [trainer, *others],
         "volumes": _volumes(job, template.get("volumes") or ()),
     }
 
@@ -122,14 +132,19 @@ GPU_DOMAINS = ("nvidia.com/", "amd.com/")
 """Prefixes of resources that are GPUs: whole ones, slices of them, and shares."""
 
 
-def trainer_container(
-    job: HeteroTrainingJob, uid: str, group: WorkerGroup, key: WorkerKey, template: Document, *, beside_training: bool
+def _trainer(
+    job: HeteroTrainingJob,
+    uid: str,
+    group: WorkerGroup,
+    key: WorkerKey,
+    template: Document,
+    *,
+    secret: str,
+    beside_training: bool,
 ) -> Document:
-    """The template's first container as a worker of the job of this UID; the template is not used afterwards. See
-    `build_pod`.
-    """
+    """The template's first container as a worker; the template is not used afterwards. See `build_pod`."""
     container = {"terminationMessagePolicy": "FallbackToLogsOnError", **template}
-    container["env"] = _environment(job, uid, group, key, template, beside_training=beside_training)
+    container["env"] = _environment(job, uid, group, key, template, secret=secret, beside_training=beside_training)
     container["ports"] = _ports(template.get("ports") or ())
     container["volumeMounts"] = _mounts(job, template.get("volumeMounts") or ())
     resources = template.get("resources") or {}
@@ -146,6 +161,7 @@ def _environment(
     key: WorkerKey,
     template: Mapping[str, Any],
     *,
+    secret: str,
     beside_training: bool,
 ) -> list[Document]:
     """Our variables, then the template's, so that these may refer to ours. Variables of the contract cannot be
@@ -173,18 +189,26 @@ def _environment(
         # Images that ask for all GPUs would see them on any GPU node, without having been given one.
         habits["NVIDIA_VISIBLE_DEVICES"] = "none"
     identity = {"name": contract.ENV_UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
-    key_of_secret = {"name": secret_name(job.metadata.name, uid), "key": SECRET_KEY}
-    secret = {"name": contract.ENV_SECRET, "valueFrom": {"secretKeyRef": key_of_secret}}
+    common = {"name": contract.ENV_SECRET, "valueFrom": {"secretKeyRef": {"name": secret, "key": SECRET_KEY}}}
     ours = {*protocol, contract.ENV_UID, contract.ENV_SECRET}
     theirs = [entry for entry in template.get("env") or () if entry["name"] not in ours]
     named = {entry["name"] for entry in theirs}
     return [
         *({"name": name, "value": _literal(value)} for name, value in protocol.items()),
         identity,
-        secret,
+        common,
         *({"name": name, "value": value} for name, value in habits.items() if name not in named),
         *theirs,
     ]
+
+
+def secret_in(pod: Mapping[str, Any]) -> str:
+    """Name of the Secret by which a worker's pod knows the others; empty if it names none."""
+    for container in pod["spec"]["containers"]:
+        for entry in container.get("env") or ():
+            if entry["name"] == contract.ENV_SECRET:
+                return str(((entry.get("valueFrom") or {}).get("secretKeyRef") or {}).get("name") or "")
+    return ""
 
 
 def _literal(value: str) -> str:

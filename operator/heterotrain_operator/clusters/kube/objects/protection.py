@@ -18,7 +18,6 @@ from heterotrain_operator.clusters.kube.objects.names import (
     SECRET_KEY,
     TRAINER_PORT,
     policy_name,
-    secret_name,
 )
 from heterotrain_operator.clusters.kube.objects.owned import COMPONENT_WORKER, owned_metadata
 
@@ -26,12 +25,12 @@ Document = dict[str, Any]
 Peers = Sequence[Mapping[str, Any]]
 
 
-def build_secret(job: HeteroTrainingJob, uid: str, secret: str) -> Document:
+def build_secret(job: HeteroTrainingJob, uid: str, name: str, secret: str) -> Document:
     """The Secret of a job. It is immutable, for workers that read it before and after a change could not connect."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": owned_metadata(job, uid, secret_name(job.metadata.name, uid), COMPONENT_WORKER),
+        "metadata": owned_metadata(job, uid, name, COMPONENT_WORKER),
         "immutable": True,
         "stringData": {SECRET_KEY: secret},
     }
