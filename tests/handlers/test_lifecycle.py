@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kubernetes.leaderelection.leaderelection import LeaderElection
@@ -36,7 +37,7 @@ from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB
 from heterotrain_operator.controller import short_documents
 from heterotrain_operator.controller.options import Options
 from heterotrain_operator.metrics.table import WATCH_UP
-from kube_server.api_server import ApiServer, merged
+from kube_server.api_server import ApiServer, StatusError, merged
 from unit.kube.worlds import JOB
 
 pytestmark = pytest.mark.asyncio
@@ -170,6 +171,30 @@ async def test_operator_goes_on_when_the_api_server_is_back(site: Site, api: Api
         await until(lambda: "second-small-0" in api.names("pods"))
         assert plan_of(api) == plan
         assert phase(api) == "Running"
+
+
+@pytest.mark.parametrize("code", [500, 410], ids=["an event of any code", "the answer itself"])
+async def test_watches_that_end_with_an_error_begin_again_from_a_list(
+    site: Site, api: ApiServer, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    failed = list[str]()
+    watch = api.watch
+
+    def fail(plural: str, *arguments: Any, **more: Any) -> Any:
+        failed.append(plural)
+        if code == 410:
+            raise StatusError(410, "Expired", "too old resource version")
+        return iter([{"type": "ERROR", "object": {"kind": "Status", "code": code}}])
+
+    async with operator():
+        api.put("heterotrainingjobs", JOB)
+        await until(lambda: phase(api) == "Created")
+        monkeypatch.setattr(api, "watch", fail)
+        api.forget_history()
+        await until(lambda: len(failed) > 6)
+        monkeypatch.setattr(api, "watch", watch)
+        api.put("heterotrainingjobs", JOB | {"metadata": {"name": "second"}})
+        await until(lambda: "second-small-0" in api.names("pods"))
 
 
 async def test_jobs_deleted_meanwhile_are_not_begun_again_nor_kept(

@@ -4,17 +4,23 @@ kopf keeps each document that it is shown until its handler has run, and half a 
 objects of a megabyte, which only have to bear a label, would then be in memory at once, and take ten to twenty times
 their size there. So jobs and ConfigMaps are asked for by their metadata alone, lists come in pages of so many objects
 as fit into PAGE_BYTES, and of a page or an event only what is read is handed on.
+
+kopf ends the whole process when a watch is answered by an error that it does not know, and begins again at once when a
+watch ends at once. Here every error of a watch means that all is listed again, and what begins again soon waits longer
+each time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import aiohttp
 
+from heterotrain.foreign import as_text
 from heterotrain_operator.clusters.kube.api_server.gateway import METADATA, METADATA_ONLY
 from heterotrain_operator.clusters.kube.objects.names import PLURAL
 from heterotrain_operator.clusters.kube.observe.pod_facts import short_metadata, short_pod
@@ -33,7 +39,15 @@ PAGE_OBJECTS = 500
 OBJECT_BYTES = 16 * 2**20
 """Of one object, which an API server stores none of more than a few MB; a larger one is passed over."""
 
+SOON_SECONDS = 10.0
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.25, 5.0
+"""A list or a watch that begins again within so many seconds waits before it does, twice as long each time; both of
+these are seconds. After an answer that is an error kopf pauses by itself."""
+
 OK, GONE = 200, 410
+
+RELIST = b'{"type": "ERROR", "object": {"code": 410}}\n'
+"""The one error of a watch that kopf lists everything again for."""
 
 
 def _short(body: Document) -> Document:
@@ -57,9 +71,12 @@ class Response(aiohttp.ClientResponse):
 class Pages:
     """The middleware of a session: bounds what is read of lists and watches, and shortens it."""
 
-    def __init__(self) -> None:
+    def __init__(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        self._sleep = sleep
         self._objects: dict[str, int] = {}
         """Of the next page, by path."""
+        self._begun: dict[tuple[str, bool], tuple[float, float]] = {}
+        """When a list or a watch of a path began last, on the event loop's clock, and how long it had waited."""
 
     async def __call__(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         """Send a request of kopf's."""
@@ -69,12 +86,24 @@ class Pages:
         watches = "watch" in request.url.query
         if plural != "pods":
             request.headers["Accept"] = METADATA if watches else METADATA_ONLY
-        if not watches:
-            return await self._page(request, send, plural)
-        response = await send(request)
-        if response.status == OK:
-            response.content = _Events(response.content, SHORT[plural])  # type: ignore[assignment]
+        what = (request.url.path, watches)
+        pause = 0.0 if "continue" in request.url.query else await self._paused(what)
+        response = await (send(request) if watches else self._page(request, send, plural))
+        if response.status in (OK, GONE):
+            self._begun[what] = (asyncio.get_running_loop().time(), pause)
+        if watches and response.status in (OK, GONE):
+            gone, response.status = response.status == GONE, OK
+            response.content = _Events(response.content, SHORT[plural], gone=gone)  # type: ignore[assignment]
         return response
+
+    async def _paused(self, what: tuple[str, bool]) -> float:
+        """Wait, if the same began a moment ago. Returns the seconds."""
+        at, before = self._begun.pop(what, (0.0, 0.0))
+        if not at or asyncio.get_running_loop().time() - at >= SOON_SECONDS:
+            return 0.0
+        pause = min(2 * before or SHORTEST_PAUSE, LONGEST_PAUSE)
+        await self._sleep(pause)
+        return pause
 
     async def _page(
         self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType, plural: str
@@ -140,8 +169,11 @@ def _shortened(body: Any, short: Callable[[Document], Document]) -> Document | N
 class _Events:
     """In place of a watch's stream: its lines, each shortened as soon as it is complete."""
 
-    def __init__(self, content: aiohttp.StreamReader, short: Callable[[Document], Document]) -> None:
-        self._content, self._short = content, short
+    def __init__(
+        self, content: aiohttp.StreamReader, short: Callable[[Document], Document], *, gone: bool = False
+    ) -> None:
+        """`gone`: the content is an error instead, for the version that is watched from is too old."""
+        self._content, self._short, self._gone = content, short, gone
 
     def __getattr__(self, name: str) -> Any:
         """All else is the stream's own, which the library closes through it."""
@@ -149,6 +181,9 @@ class _Events:
 
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
         """Lines, of which `size` bytes at most are read at once."""
+        if self._gone:
+            yield RELIST
+            return
         rest, passed_over = bytearray(), 0
         async for piece in self._content.iter_chunked(size):
             *ends, last = piece.split(b"\n")
@@ -171,5 +206,9 @@ class _Events:
             kind, body = event["type"], event["object"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise aiohttp.ClientPayloadError("an event is no object") from error
+        if kind == "ERROR":
+            if not isinstance(body, Mapping) or body.get("code") != GONE:
+                logger.warning("a watch ends with an error, and all is listed again: %s", as_text(str(body), 300))
+            return RELIST
         short = _shortened(body, self._short) if kind in ("ADDED", "MODIFIED", "DELETED") else body
         return None if short is None else json.dumps({"type": kind, "object": short}).encode() + b"\n"

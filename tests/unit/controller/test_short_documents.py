@@ -70,3 +70,20 @@ async def test_events_of_a_watch_are_short_and_one_beyond_all_bounds_is_passed_o
     assert [json.loads(line)["object"]["metadata"]["name"] for line in lines] == ["a", "c"]
     assert all(len(line) < 1000 for line in lines)
     assert "is passed over" in caplog.text
+
+
+async def test_watch_that_ends_at_once_begins_again_later_each_time() -> None:
+    pauses = list[float]()
+
+    async def paused(seconds: float) -> None:
+        pauses.append(seconds)
+
+    api = ApiServer()
+    api.scripts = [[]] * 8
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with serving(api) as url:
+        async with aiohttp.ClientSession(headers=headers, middlewares=[Pages(paused)]) as http:
+            for _ in range(8):
+                async with http.get(f"{url}/api/v1/pods", params={"watch": "true", "resourceVersion": "99"}) as answer:
+                    await answer.read()
+    assert pauses == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0], "kopf would ask a thousand times a second"
