@@ -2,7 +2,8 @@
 #
 # `make images` builds it; a plain `docker build .` does too. Only the build stage sees how pip reaches packages
 # (pip.conf, certificates and wheels, if the context has a folder `pip`); none of that is in the image. BASE may name a
-# base by its digest. What Python packages there are is in /opt/heterotrain/sbom.cdx.json, and of Debian's dpkg knows.
+# base by its digest. What Python and Debian packages there are is in /opt/heterotrain/sbom.cdx.json. If there is an
+# operator.lock (`make lock`), packages are accepted only with the hashes in it.
 
 ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE} AS requirements
@@ -12,11 +13,12 @@ RUN python3 -c 'import tomllib; project = tomllib.load(open("/pyproject.toml", "
 
 FROM ${BASE} AS environment
 ENV PIP_CONFIG_FILE=/build/pip.conf
-COPY constraints.txt pi[p] /build/
+COPY constraints.txt operator.loc[k] pi[p] /build/
 COPY --from=requirements /requirements.txt /build/
 RUN python3 -m venv /opt/heterotrain \
-    && /opt/heterotrain/bin/pip install --no-cache-dir --constraint /build/constraints.txt \
-        --requirement /build/requirements.txt \
+    && if [ -f /build/operator.lock ]; then set -- --require-hashes --requirement /build/operator.lock; \
+       else set -- --constraint /build/constraints.txt --requirement /build/requirements.txt; fi \
+    && /opt/heterotrain/bin/pip install --no-cache-dir "$@" \
     && /opt/heterotrain/bin/pip uninstall --yes --quiet pip setuptools
 # Templates are checked against the newest Kubernetes that the library knows, strictly; the others are 100 MB.
 RUN cd /opt/heterotrain/lib/python3.11/site-packages/kubernetes_validate/kubernetes-json-schema \
@@ -24,10 +26,13 @@ RUN cd /opt/heterotrain/lib/python3.11/site-packages/kubernetes_validate/kuberne
 
 FROM environment AS sbom
 COPY --from=requirements /pyproject.toml /build/
+COPY hack/images/debian_packages.py /build/
 RUN python3 -m venv /opt/sbom \
     && /opt/sbom/bin/pip install --no-cache-dir --constraint /build/constraints.txt cyclonedx-bom \
     && /opt/sbom/bin/cyclonedx-py environment --output-reproducible --pyproject /build/pyproject.toml \
-        --output-file /sbom.cdx.json /opt/heterotrain/bin/python
+        --output-file /sbom.cdx.json /opt/heterotrain/bin/python \
+    && dpkg-query --show --showformat '${Package}\t${Version}\t${Architecture}\n' \
+        | python3 /build/debian_packages.py /sbom.cdx.json
 
 FROM ${BASE} AS code
 COPY operator/heterotrain_operator /code/heterotrain_operator

@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SOURCES := operator trainer-image tests examples hack
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-length test test-all test-unit test-pythons test-e2e verify manifests paper-tables format chart-score kind kind-down images clean
+.PHONY: help install demo demo-length test test-all test-unit test-pythons test-e2e verify manifests paper-tables format chart-score kind kind-down images lock sign clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -79,6 +79,12 @@ kind: ## make a test cluster of four nodes, on any Linux with Docker, or as root
 
 images: ## build the operator's and the trainer's image and load them into the test cluster, if it is up
 	@hack/images/build.sh
+
+lock: $(VENV)/bin/python ## write operator.lock, the hashes of what the operator's image may install (asks the package index)
+	$(BIN)/python hack/images/lock.py
+
+sign: ## sign images of a registry with cosign, by digest: make sign IMAGES='registry/heterotrain-operator@sha256:...'
+	@hack/images/sign.sh $(IMAGES)
 
 kind-down: ## remove the test cluster and all that it has left, except what was built
 	@hack/kind/down.sh

@@ -12,8 +12,10 @@ KEY_LABEL=heterotrain.dev/key
 TORCH=${TORCH:-cpu}
 VERSION=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 # The Dockerfile comes first.
-OPERATOR=(Dockerfile pyproject.toml constraints.txt operator/heterotrain_operator trainer-image/heterotrain)
-TRAINER=(trainer-image/Dockerfile pyproject.toml constraints.txt trainer-image/heterotrain examples/*.py)
+COMMON=(pyproject.toml constraints.txt hack/images/debian_packages.py trainer-image/heterotrain)
+OPERATOR=(Dockerfile "${COMMON[@]}" operator/heterotrain_operator)
+[ ! -f operator.lock ] || OPERATOR+=(operator.lock)
+TRAINER=(trainer-image/Dockerfile "${COMMON[@]}" examples/*.py)
 PIP_OPTIONS=(index-url extra-index-url trusted-host proxy default-timeout retries)
 PIP_SETTINGS=$("${PYTHON:-python3}" -m pip config list 2>/dev/null || true)
 

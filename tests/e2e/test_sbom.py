@@ -30,13 +30,14 @@ def sbom(image: str) -> dict[str, Any]:
     return document
 
 
-def packages(sbom: dict[str, Any]) -> dict[str, str]:
-    return {component["name"]: component["version"] for component in sbom["components"]}
+def packages(sbom: dict[str, Any], kind: str = "pypi") -> dict[str, str]:
+    return {each["name"]: each["version"] for each in sbom["components"] if each["purl"].startswith(f"pkg:{kind}/")}
 
 
 def test_list_of_an_image_is_one_that_scanners_read(sbom: dict[str, Any]) -> None:
     assert sbom["bomFormat"] == "CycloneDX"
-    assert all(component["purl"].startswith("pkg:pypi/") for component in sbom["components"])
+    assert {component["purl"].partition("/")[0] for component in sbom["components"]} == {"pkg:pypi", "pkg:deb"}
+    assert {"libc6", "base-files"} <= packages(sbom, "deb").keys()
 
 
 def test_list_of_an_image_names_what_the_image_is_for(image: str, sbom: dict[str, Any]) -> None:

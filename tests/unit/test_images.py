@@ -1,0 +1,73 @@
+"""What is said and demanded of the images' packages: hashes, Debian's packages in the list, signatures."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def script(name: str) -> ModuleType:
+    """A script of hack/images as a module."""
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "hack" / "images" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def wheel(folder: Path, text: str) -> Path:
+    """A package of one module."""
+    path = folder / "tiny-1.0-py3-none-any.whl"
+    files = {
+        "tiny.py": text,
+        "tiny-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n",
+        "tiny-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+        archive.writestr("tiny-1.0.dist-info/RECORD", "".join(f"{name},,\n" for name in files))
+    return path
+
+
+def test_locked_package_is_accepted_and_another_of_its_name_and_version_is_not(tmp_path: Path) -> None:
+    wheel(tmp_path, "GOOD = True")
+    offline = ("--no-index", "--find-links", str(tmp_path))
+    lock = script("lock")
+    lines = list(lock.locked(lock.resolved(["tiny"], *offline)))
+    (tmp_path / "lock").write_text("\n".join(lines))
+    install = [sys.executable, "-m", "pip", "install", *offline, "--target", str(tmp_path / "out"), "--require-hashes"]
+    command = [*install, "--requirement", str(tmp_path / "lock")]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    wheel(tmp_path, "GOOD = False")
+    run = subprocess.run([*command, "--upgrade"], capture_output=True, text=True, check=False)
+    assert run.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in run.stderr
+    assert "operator.lock" in (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
+
+
+def test_debian_packages_are_listed_as_scanners_know_them() -> None:
+    debian = script("debian_packages")
+    (component,) = debian.components(["libc6\t2.36-9+deb12u13\tamd64\n"], debian.release('ID=debian\nVERSION_ID="12"'))
+    assert component["purl"] == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u13?arch=amd64&distro=debian-12"
+    with pytest.raises(ValueError, match="found 'libc6'"):
+        list(debian.components(["libc6"], "debian-12"))
+
+
+def test_images_are_signed_by_digest_alone(tmp_path: Path) -> None:
+    (tmp_path / "cosign").write_text("#!/bin/sh\n")
+    (tmp_path / "cosign").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = [REPOSITORY / "hack" / "images" / "sign.sh", "registry.example/heterotrain-operator:0.1.0"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (run.returncode, "name the image by its digest" in run.stderr) == (2, True)
