@@ -23,6 +23,7 @@ from heterotrain_operator.clusters.kube.objects.plan_map import (
     read_plan_map,
 )
 from heterotrain_operator.clusters.kube.plan_store import PlanStore
+from heterotrain_operator.clusters.port import PlanConflictError
 from heterotrain_operator.core.columns import columns_of
 from heterotrain_operator.core.lifecycle.prior import PLACES
 from heterotrain_operator.core.model import Decision
@@ -146,6 +147,23 @@ def test_write_whose_answer_was_lost_is_found_and_not_repeated(world: World, api
     api.refuse = lambda *_: None
     seen, remembered = world.look()
     assert (seen.plan, remembered) == (after, memory)
+
+
+def test_plan_that_somebody_changed_just_before_a_write_is_not_believed(world: World, api: ApiServer) -> None:
+    plan = world.train()
+    foreign = replace(plan, version=7, holds=True)
+
+    def be_first(verb: str, plural: str, name: str) -> None:
+        if plural == "configmaps" and verb == "patch":
+            api.refuse = lambda *_: None
+            api.change("configmaps", name, {"data": {PLAN_KEY: foreign.to_json()}})
+
+    api.refuse = be_first
+    world.look()
+    after = replace(plan, version=plan.version + 1)
+    with pytest.raises(PlanConflictError):
+        world.cluster.act(Decision("Running", "faster", plan=after), Remembered(plan_version=after.version))
+    assert world.look()[0].plan is None
 
 
 def test_watch_that_lags_behind_a_write_costs_no_request(world: World, api: ApiServer) -> None:

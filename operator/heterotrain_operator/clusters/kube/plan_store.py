@@ -42,7 +42,8 @@ class PlanStore:
         self._shown: frozenset[str] = ABSENT
         self._known: frozenset[str] = frozenset()
         self._written: Remembered | None = None
-        self._own: Plan | None = None  # as this process, which alone may write while it leads, wrote or found it
+        # As this process, which alone may write while it leads, found it or wrote it; both while a write had no answer.
+        self._own: tuple[Plan, ...] = ()
         self._in_doubt = False
 
     @property
@@ -78,7 +79,9 @@ class PlanStore:
             self.memory = stored.memory
         if self.memory is not None and stored.number > self.memory.plan_version:
             self.memory = replace(self.memory, plan_version=stored.number)
-        self._written, self._in_doubt, self._own = stored.memory, False, stored.plan or self._own
+        self._written, self._in_doubt = stored.memory, False
+        if not self._own and stored.plan is not None:
+            self._own = (stored.plan,)
         self._stored, self._known = stored, self._shown | {stored.resource_version}
         return stored
 
@@ -92,11 +95,13 @@ class PlanStore:
         stored = self.read(job, uid)
         matters = self._written is None or not memory.same_but_measurements(self._written)
         if plan is not None:
-            self._own = plan
+            self._own = (plan,) if stored.plan is None else (stored.plan, plan)
         if plan is not None or not stored.resource_version or matters:
             text = plan.to_json() if plan is not None else stored.plan.to_json() if stored.plan is not None else None
             self._keep(_fitting(job, uid, text, memory), stored.resource_version)
             self._written = memory
+            if (active := plan or stored.plan) is not None:
+                self._own = (active,)
         self.memory = memory
 
     def _believed(self, body: Mapping[str, Any] | None) -> StoredPlan:
@@ -104,7 +109,7 @@ class PlanStore:
         greater number, since some workers may follow it.
         """
         stored = read_plan_map(body)
-        if self._in_doubt or self._own is None or stored.plan is None or stored.plan == self._own:
+        if not self._own or stored.plan is None or stored.plan in self._own:
             return stored
         problem, number = f"{PLAN_KEY}: somebody else has changed it", stored.plan.version
         return replace(stored, plan=None, plan_problem=problem, number=number if number < MOST_COUNTED else 0)
