@@ -221,17 +221,18 @@ class Controller:
         async def in_thread(blocking: Callable[..., T], /, *arguments: Any) -> T:
             loop, spent = asyncio.get_running_loop(), list[float]()
             is_large = max(len(pods), job.rounds.size) >= LARGE_WORKERS
-            async with self._shares.of(key[0]), self._large if is_large else nullcontext():
+            async with self._shares.of(key[0]):
                 while (left := self._resting.get(key[0], 0.0) - loop.time()) > 0:
-                    await asyncio.sleep(left)
-                if job.gone:
-                    raise asyncio.CancelledError
-                job.acting = True
-                try:
-                    return await loop.run_in_executor(self._threads, _timed, spent, blocking, *arguments)
-                finally:
-                    job.acting = False
-                    self._rest(key[0], sum(spent))
+                    await asyncio.sleep(left)  # and meanwhile hold nothing that other namespaces wait for
+                async with self._large if is_large else nullcontext():
+                    if job.gone:
+                        raise asyncio.CancelledError
+                    job.acting = True
+                    try:
+                        return await loop.run_in_executor(self._threads, _timed, spent, blocking, *arguments)
+                    finally:
+                        job.acting = False
+                        self._rest(key[0], sum(spent))
 
         try:
             since = job.doubted_at

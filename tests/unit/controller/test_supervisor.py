@@ -310,6 +310,34 @@ async def test_namespace_rests_after_what_was_costly_and_others_go_on(
     assert world.made[0].ended == 1
 
 
+async def test_large_jobs_of_namespaces_that_rest_do_not_keep_another_from_its_rounds(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = threading.Event()
+    ready.set()
+    theirs = [(f"team-{number % 4}", f"large-{number}") for number in range(MAX_THREADS)]
+    world.pods |= {
+        (space, name): [PodFacts(f"p-{n}", f"u-{n}", space, name, "x", n, owner_uid="1") for n in range(LARGE_WORKERS)]
+        for space, name in (*theirs, A)
+    }
+
+    def timed(spent: list[float], work: Any, *arguments: Any) -> Any:
+        spent.append(1000.0)
+        return work(*arguments)
+
+    monkeypatch.setattr(controller, "_timed", timed)
+    world.scripts = [[ready, ready] for _ in theirs] + [[ready]]
+    for key in theirs:
+        world.saw(key)
+    await until(lambda: sum(rounds.ended for rounds in world.made) >= MAX_THREADS // 2)
+    for key in theirs:
+        world.controller.woke(key)
+    await until(lambda: all(rounds.looks for rounds in world.made))
+    await settled()
+    world.saw(A)
+    await until(lambda: world.made[-1].ended)
+
+
 async def test_news_of_a_large_job_wait_for_more_of_them_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "SETTLING_SECONDS_EACH", 100.0)
     world.pods[A] = [PodFacts("a-x-0", "u", "team-a", "a", "x", 0, owner_uid="1")]
