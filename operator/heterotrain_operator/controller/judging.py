@@ -62,13 +62,16 @@ class InThread(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One edition (UID and generation) of a job in its models, or why it has none; `lasting`: until another edition."""
+    """One edition (UID and generation) of a job in its models, which take `memory` bytes, or why it has none, `lasting`
+    until another edition.
+    """
 
     edition: tuple[str, int]
     job: HeteroTrainingJob | None = None
     core: Job | None = None
     problems: tuple[Problem, ...] = ()
     lasting: bool = True
+    memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +108,15 @@ class Documents:
 
         Raises JobGoneError if it is no more, GatewayError if the API server fails.
         """
-        owner = metadata["namespace"]
-        async with self._reads.of(owner):
-            found = await in_thread(self._look, metadata, known, QUICK_BYTES)
-        if isinstance(found, Found):
-            return found
-        async with self._turns.of(owner):
-            async with self._judging:
-                judged, spent = await self._timed(metadata, known, found)
-                if spent > COSTLY_SECONDS:
-                    await asyncio.sleep(RESTS * spent)
-            await asyncio.sleep(RESTS * spent)
-        return judged
+        # Of a job that is deleted meanwhile the judgement and the rest go on, or deleting would be a way around both.
+        finding = asyncio.ensure_future(self._found(metadata, in_thread, known))
+        finding.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it any more
+        found = await asyncio.shield(finding)
+        if found.judged.memory:
+            self._kept.setdefault(metadata["namespace"], {})[metadata["uid"]] = found.judged.memory
+        else:
+            self.forget(metadata["namespace"], metadata["uid"])
+        return found
 
     def forget(self, namespace: str, uid: str) -> None:
         """The job is gone."""
@@ -130,6 +130,21 @@ class Documents:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     # --- inside ---------------------------------------------------------------------------------------------
+
+    async def _found(self, metadata: Mapping[str, Any], in_thread: InThread, known: Judged | None) -> Found:
+        """As `read`. What waits for its turn is in memory, and counts as read until it was judged."""
+        owner = metadata["namespace"]
+        async with self._reads.of(owner):
+            found = await in_thread(self._look, metadata, known, QUICK_BYTES)
+            if isinstance(found, Found):
+                return found
+            async with self._turns.of(owner):
+                async with self._judging:
+                    judged, spent = await self._timed(metadata, known, found)
+                    if spent > COSTLY_SECONDS:
+                        await asyncio.sleep(RESTS * spent)
+                await asyncio.sleep(RESTS * spent)
+            return judged
 
     def _timed(
         self, metadata: Mapping[str, Any], known: Judged | None, read: _Read | None
@@ -168,10 +183,10 @@ class Documents:
             return Found(body, known)
         spec, memory, lasting = whole.get("spec"), 0, problem is not None
         if problem is None:
-            memory = len(text) + BYTES_PER_VALUE * values_in(spec)
+            # Of the spec alone: no model holds the rest, and a job must not be refused since its status has grown.
+            memory = len(json.dumps(spec)) + BYTES_PER_VALUE * values_in(spec)
             problem = self._no_room(namespace, uid, memory)
         if problem is not None:
-            self.forget(namespace, uid)
             return Found(body, Judged(edition, problems=(problem,), lasting=lasting))
         return _Read(body, edition, spec, memory)
 
@@ -185,18 +200,16 @@ class Documents:
 
     def _judge(self, read: _Read) -> Judged:
         metadata = read.body["metadata"]
-        namespace, name, uid = (metadata[part] for part in ("namespace", "name", "uid"))
+        namespace, name = metadata["namespace"], metadata["name"]
         try:
             own = {name: part for name, part in read.body.items() if name != "status"}
             job, unknown = parse_stored({**own, "spec": read.spec})
         except ManifestError as error:
-            self.forget(namespace, uid)
             return Judged(read.edition, problems=error.problems)
         if unknown:
             where = (namespace, name, listed(unknown))
             logger.warning("job %s/%s: this operator knows nothing of %s, and does without", *where)
-        self._kept.setdefault(namespace, {})[uid] = read.memory
-        return Judged(read.edition, job, to_core(job))
+        return Judged(read.edition, job, to_core(job), memory=read.memory)
 
 
 def _body(whole: Mapping[str, Any]) -> Document:

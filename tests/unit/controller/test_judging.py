@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -14,7 +15,7 @@ from heterotrain_operator.api.problems import MAX_SPEC_VALUES, MOST_PROBLEMS
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway
 from heterotrain_operator.clusters.kube.api_server.transport import TooLargeError
 from heterotrain_operator.controller import judging
-from heterotrain_operator.controller.judging import QUICK_BYTES, Documents, Found
+from heterotrain_operator.controller.judging import QUICK_BYTES, READS_EACH, Documents, Found
 from kube_server.api_server import Document, merged
 from unit.kube.worlds import JOB
 
@@ -125,3 +126,42 @@ async def test_one_namespace_has_room_for_so_much_and_again_once_a_job_is_gone(m
     assert not judged[2].lasting
     documents.forget("team-b", "a")
     assert (await found(documents, jobs[2], judged[2])).judged.job is not None
+
+
+async def test_room_is_taken_by_specs_and_not_by_what_grows_while_a_job_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = job(variables(3))
+    body["status"]["message"] = "x" * 2**14
+    monkeypatch.setattr(judging, "KEPT_BYTES", 2**14)
+    assert (await found(of(body), body)).judged.job is not None
+
+
+async def test_job_deleted_while_it_is_judged_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (job(variables(1000), name=name) for name in ("a", "b"))
+    documents, judges, deleted = of(first, second), threading.Event(), threading.Event()
+    monkeypatch.setattr(judging, "KEPT_BYTES", 500_000)  # each takes some 400,000
+    parse = judging.parse_stored
+
+    def slowly(document: object) -> Any:
+        judges.set()
+        deleted.wait(60)
+        return parse(document)
+
+    monkeypatch.setattr(judging, "parse_stored", slowly)
+    reading = asyncio.ensure_future(found(documents, first))
+    await asyncio.to_thread(judges.wait, 60)
+    reading.cancel()
+    deleted.set()
+    assert (await found(documents, second)).judged.job is not None
+
+
+async def test_documents_wait_for_their_turn_in_small_numbers_also_if_their_jobs_are_deleted() -> None:
+    jobs = [job(variables(3), name=str(number)) for number in range(20)]
+    stored = Stored(*jobs)
+    documents = Documents(cast(Gateway, stored), cpu_seconds=iter(range(0, 10**6, 1000)).__next__)
+    reading = [asyncio.ensure_future(found(documents, body)) for body in jobs]
+    for _ in range(3):
+        await asyncio.wait(reading, timeout=0.1)
+        reading.pop(0).cancel()
+    assert len(stored.read) == READS_EACH, "the first one was judged, at great cost, and its tenant rests"
+    for each in reading:
+        each.cancel()
