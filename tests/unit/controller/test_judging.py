@@ -137,7 +137,8 @@ async def test_room_is_taken_by_specs_and_not_by_what_grows_while_a_job_runs(mon
 
 async def test_job_deleted_while_it_is_judged_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (job(variables(1000), name=name) for name in ("a", "b"))
-    documents, judges, deleted = of(first, second), threading.Event(), threading.Event()
+    other = job([], namespace="team-a", name="c")
+    documents, judges, deleted = of(first, second, other), threading.Event(), threading.Event()
     monkeypatch.setattr(judging, "KEPT_BYTES", 500_000)  # each takes some 400,000
     parse = judging.parse_stored
 
@@ -151,6 +152,7 @@ async def test_job_deleted_while_it_is_judged_takes_no_room(monkeypatch: pytest.
     await asyncio.to_thread(judges.wait, 60)
     reading.cancel()
     deleted.set()
+    await found(documents, other)  # in the same thread, after the first
     assert (await found(documents, second)).judged.job is not None
 
 
