@@ -94,6 +94,26 @@ def test_lost_plan_is_restored_from_what_the_workers_follow_and_steered_on(made:
     assert all(decision.phase == "Running" and not decision.delete for decision in world.run(5))
 
 
+@pytest.mark.parametrize("protocol", [1, MEMBERS_MAY_END])
+def test_plan_lost_long_after_it_was_published_is_restored_and_one_that_cannot_be_is_waited_for_so_long(
+    protocol: int,
+) -> None:
+    world = balanced(protocol)
+    for _ in range(100):
+        world.train(10)
+        world.tick(10)
+    assert world.now - world.memory.published_at > world.job.startup_deadline_seconds
+    lost(world, forgotten=False)
+    worker = world.workers[SECOND]
+    training, worker.metrics = worker.metrics, replace(worker.metrics, phase=PHASE_PAUSED)
+    assert (world.tick().phase, world.tick(60).phase) == ("Running", "Running")
+    worker.metrics = training
+    assert reasons(world.tick()) == ["PlanRestored"]
+    lost(world, forgotten=False)
+    worker.metrics = replace(training, phase=PHASE_PAUSED)
+    assert world.tick(world.job.startup_deadline_seconds + 30).phase == "Restarting"
+
+
 @pytest.mark.parametrize("ranks", [(None, None, None), (0, None, 1), (0, 1, 1)])
 def test_ranks_that_cannot_be_are_no_order(ranks: tuple[int | None, ...]) -> None:
     world = balanced()

@@ -31,7 +31,9 @@ def recovered(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[D
         return None
     wanted = sum(group.replicas for group in job.groups)
     newcomers = [worker.name for worker in facts.live if worker.metrics is not None and not _follows(worker)]
-    since = now - (memory.published_at if memory.published_at is not None else now)
+    # The plan was there at these moments, and may have been for days.
+    there_at = filter(None, (memory.published_at, memory.progress.progress_at))
+    since = now - max(there_at, default=now)
     if len(facts.workers) != wanted or newcomers or since > job.startup_deadline_seconds:
         message = f"the plan was lost, and {listed(newcomers) or 'not all of its workers'} cannot join without one"
         if not newcomers and len(facts.workers) != wanted:
