@@ -302,6 +302,23 @@ def throughput_by_batch(model: str, device: str) -> Ours:
     return ours
 
 
+def exchange_shares(workers: int, step_seconds: float) -> Ours:
+    """Shares of a step that the leader's training thread, all its threads and another worker's take. Of `exchange`."""
+
+    def ours(documents: Documents) -> str | None:
+        runs = [run for document in documents for run in document["runs"]]
+        found = [run for run in runs if (run["workers"], run["step_seconds"]) == (workers, step_seconds)]
+        if not found:
+            return None
+        leader, others = found[0]["leader"], found[0]["others"]
+        shares = (leader["training_cpu_seconds"], leader["cpu_seconds"], others["cpu_seconds"])
+        return "{:.2%} of the leader's training thread, {:.1%} of all its threads, {:.1%} of another worker's".format(
+            *(share / step_seconds for share in shares)
+        )
+
+    return ours
+
+
 def exchange(documents: Documents) -> str:
     """A row for each number of workers and length of steps: what control and exchange cost."""
     rows = []

@@ -82,12 +82,14 @@ def allowed_server(url: str, namespace: str, allowed: Sequence[str]) -> Server:
 
 
 def same_server(url: str, server: Server, namespace: str, allowed: Sequence[str]) -> bool:
-    """Whether a URL, of whatever path, names this server by scheme, host and port, as a job of that namespace would."""
+    """Whether a URL names this server, or a path above it, as a job of that namespace would name it."""
     try:
         named = allowed_server(url, namespace, allowed)
     except ValueError:
         return False
-    return _origin(named.url) == _origin(server.url)
+    *origin, path = _parts(server.url)
+    *named_origin, named_path = _parts(named.url)
+    return origin == named_origin and f"{path}/".startswith(f"{named_path}/")
 
 
 def may_be_of(host: str, address: str) -> bool:
@@ -99,9 +101,9 @@ def may_be_of(host: str, address: str) -> bool:
     return not (found.is_loopback or found.is_link_local or found.is_multicast or found.is_unspecified)
 
 
-def _origin(url: str) -> tuple[str, str | None, int]:
+def _parts(url: str) -> tuple[str, str | None, int, str]:
     parts = urllib.parse.urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme]
+    return parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme], parts.path
 
 
 def _matches(pattern: str, host: str, port: int) -> bool:
