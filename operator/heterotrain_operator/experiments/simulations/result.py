@@ -56,6 +56,7 @@ class SimulationResult:
     shape (n, K), of the `workers` in plan order, NaN where one was no member; they are empty, of shape (0, K), if they
     were not asked for. `phase` is the job's at the end, `rounds` how often it was decided on. Of the steps so many are
     `repeated_steps`, which all workers had executed before they started again. `sizes` are what scaling has measured.
+    `cost` is that of all pods, None if a group has no price.
     """
 
     scenario: Scenario
@@ -72,6 +73,7 @@ class SimulationResult:
     virtual_seconds: float
     repeated_steps: int = 0
     sizes: tuple[SizePoint, ...] = ()
+    cost: float | None = None
 
     @property
     def steps(self) -> int:

@@ -74,7 +74,7 @@ def simulate(
             until=until,
             monotonic=lambda: cluster.now,
         )
-    most = scenario.steps
+    most, memory = scenario.steps, cluster.memory
     return SimulationResult(
         scenario=scenario,
         workers=tuple(recorder.columns),
@@ -90,6 +90,7 @@ def simulate(
         virtual_seconds=cluster.now - BEGIN,
         repeated_steps=cluster.training.repeated,
         sizes=() if last.scaling is None else last.scaling.points,
+        cost=None if memory is None else memory.cost.total(group.name for group in scenario.job.groups),
     )
 
 
