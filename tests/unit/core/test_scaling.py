@@ -75,6 +75,14 @@ def test_search_adds_workers_as_long_as_each_brings_enough() -> None:
     assert sizes == [(2,), (6,), (10,), (14,), (10,)]
 
 
+def test_by_utility_workers_of_one_group_are_tried_in_place_of_anothers() -> None:
+    worth = Scaling("Utility", step=1, corners=((0.0, 50.0), (2e4, 0.0)))
+    for swaps, last in ((True, (1, 2)), (False, (2, 1))):
+        reach = Range([(1, 4), (1, 4)], 1, swaps=swaps)
+        sizes, _ = searched((2, 1), lambda size: {(2, 1): 100.0, (1, 2): 120.0}.get(size, 50.0), reach, worth)
+        assert sizes[-1] == last
+
+
 SIZES = st.tuples(st.integers(0, 9), st.integers(0, 9)).filter(any)
 BOUNDS = st.tuples(st.integers(0, 4), st.integers(5, 9))
 
@@ -99,7 +107,8 @@ def test_search_ends_within_bounds_and_goes_back_to_one_size_at_most(
         drawn = levels[(3 * size[0] + 5 * size[1]) % len(levels)]
         return {"any": drawn, "concave": count**0.5 * 100, "falling": 100 / count}[shape]
 
-    sizes, points = searched(start, throughput, Range(bounds, step), condition)
+    reach = Range(bounds, step, swaps=condition.condition == "Utility")
+    sizes, points = searched(start, throughput, reach, condition)
     assert len(sizes) <= len(points) + 1, "every size is measured once, and one of them may be gone back to"
     assert len({*sizes}) >= len(sizes) - 1
     for size in sizes:

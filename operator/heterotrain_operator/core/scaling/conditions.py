@@ -88,6 +88,9 @@ def _by_utility(scaling: Scaling, outlook: Outlook, small: Point, great: Point) 
 
 CONDITIONS: Mapping[str, Condition | None] = {"None": None, "Throughput": _throughput, "Utility": _by_utility}
 
+JUDGE_ANY = frozenset({"Utility"})
+"""Conditions by which any two sizes can be compared, also where neither is the greater one."""
+
 
 def rate(point: Point) -> str:
     """The throughput in figures."""

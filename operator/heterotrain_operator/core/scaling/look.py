@@ -17,7 +17,7 @@ from heterotrain_operator.core.batching.policy import Seat
 from heterotrain_operator.core.model import Condition, Event, Job, ScalingSeen, SizePoint, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.remembered.sizes import LONGEST_WHY, Point, Sizes
 from heterotrain_operator.core.scaling import choice
-from heterotrain_operator.core.scaling.conditions import CONDITIONS, Outlook, rate
+from heterotrain_operator.core.scaling.conditions import CONDITIONS, JUDGE_ANY, Outlook, rate
 from heterotrain_operator.core.scaling.curve import (
     Counted,
     Size,
@@ -118,7 +118,7 @@ def _measured(
         off_intervals=0,
     )
     words = []
-    if (pair := _pair(curve, best, size)) is not None:
+    if (pair := _pair(curve, reach, best, size)) is not None:
         words.append(f"{_between(job, pair[0].workers, pair[1].workers)}: {judge(*pair).why}")
     if target != size:
         words.append(f"{_between(job, size, target)}, {'which stays' if after.at_rest else 'to measure that'}")
@@ -226,7 +226,7 @@ def _reach(job: Job, sizes: Sizes, size: Size, plan: Plan) -> Range:
         grown = at_size(job, dict(zip(names, other, strict=True)), plan)
         return not alone & set(more) and choice.is_possible(grown, other)
 
-    return Range(bounds, job.scaling.step, is_possible)
+    return Range(bounds, job.scaling.step, is_possible, job.scaling.condition in JUDGE_ANY)
 
 
 def _outlook(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memory: Remembered, now: float) -> Outlook:
@@ -238,10 +238,12 @@ def _outlook(job: Job, plan: Plan, metrics: Sequence[WorkerMetrics | None], memo
     return Outlook(elapsed, samples, 0.0, choice.prices_of(job) or (0.0,) * len(job.groups))
 
 
-def _pair(curve: dict[Size, Point], best: Size, size: Size) -> tuple[Point, Point] | None:
-    """The best size so far and the one that was measured, the smaller first; None if they differ in more than one
-    group, or not at all.
+def _pair(curve: dict[Size, Point], reach: Range, best: Size, size: Size) -> tuple[Point, Point] | None:
+    """The best size so far and the one that was measured, the smaller first; None if they cannot be compared, or are
+    the same.
     """
+    if size in reach.swapped(best):
+        return curve[best], curve[size]
     if sum(a != b for a, b in zip(best, size, strict=True)) != 1:
         return None
     small, great = sorted((best, size))

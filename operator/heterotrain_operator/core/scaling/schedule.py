@@ -2,13 +2,16 @@
 
 It has a best size so far, and measures those beside it: `step` workers of one group more, or where none of them pays,
 as many fewer. One that is better takes its place; once none is, the search rests there. With one group that is the
-paper's schedule: it adds workers as long as that pays, and goes down from the first size at which it does not.
+paper's schedule: it adds workers as long as that pays, and goes down from the first size at which it does not. With
+several, workers of one group in place of another's may be better where neither more nor fewer are, as where the
+exchange between many workers is dear; where a condition can compare such sizes, they are tried last.
 
 It ends, whatever is measured: no size is measured twice, and none is the best one twice.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,11 +27,14 @@ Pays = Callable[[Point, Point], bool]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bounds of each group's workers, in the order of a size, workers that a step adds, and sizes that can be."""
+    """Bounds of each group's workers, in the order of a size, workers that a step adds, sizes that can be, and whether
+    one group's workers may be tried in place of another's.
+    """
 
     bounds: Sequence[tuple[int, int]]
     step: int
     is_possible: Callable[[Size], bool] = lambda size: True
+    swaps: bool = False
 
     def holds(self, size: Size) -> bool:
         """Whether a size is within the bounds."""
@@ -48,6 +54,17 @@ class Range:
             want = (min(between) if more else max(between)) if between else want
             size = (*best[:place], want, *best[place + 1 :])
             if any(size) and self.is_possible(size):
+                found.append(size)
+        return found
+
+    def swapped(self, best: Size) -> list[Size]:
+        """The sizes with a step's workers of one group in place of as many of another."""
+        found = []
+        for more, fewer in itertools.permutations(range(len(best)) if self.swaps else (), 2):
+            counts = list(best)
+            counts[more] += self.step
+            counts[fewer] -= self.step
+            if self.holds(size := tuple(counts)) and self.is_possible(size):
                 found.append(size)
         return found
 
@@ -78,8 +95,9 @@ def next_size(
     while (better := _better(best, points, reach, pays, left)) is not None:
         left.add(best)
         best = better
-    for more in (True, False):
-        fresh = [size for size in reach.beside(best, points, more=more) if size not in points]
+    ways = (reach.beside(best, points, more=True), reach.beside(best, points, more=False), reach.swapped(best))
+    for sizes in ways:
+        fresh = [size for size in sizes if size not in points]
         if fresh and most > 0:
             return Next(choose(best, fresh), best, tuple(sorted(left)), False)
     return Next(best, best, tuple(sorted(left)), True)
@@ -94,7 +112,8 @@ def _better(best: Size, points: Mapping[Size, Point], reach: Range, pays: Pays, 
             small, great = (best, size) if more else (size, best)
             if pays(points[small], points[great]) is more:
                 return size
-    return None
+    known = (size for size in reach.swapped(best) if size in points and size not in left)
+    return next((size for size in known if pays(points[best], points[size])), None)
 
 
 def _differ_at(one: Size, other: Size, place: int) -> bool:
