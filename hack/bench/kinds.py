@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from heterotrain_operator.clusters.simulated.communication import (
     Communication,
+    Measured,
     NoCommunication,
     ParameterServer,
     RingAllReduce,

@@ -22,6 +22,7 @@ import tables_measured as measured
 import tables_omnilearn
 import tables_papers
 import tables_rivals
+import tables_scaling
 import tables_simulated as simulated
 import tables_taming
 from table import Document, Documents
@@ -56,6 +57,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Documents], str]]] = {
     "replacement": ("replacement", measured.replacement),
     "rivals": ("rivals", tables_rivals.rivals),
     "saved": ("bsp", measured.saved),
+    "scaling": ("scaling", tables_scaling.scaling),
     "simulated": ("simulated", simulated.simulated),
     "stealing": ("rivals", tables_rivals.stealing),
     "stragglers": ("stragglers", simulated.stragglers),

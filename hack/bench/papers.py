@@ -12,6 +12,7 @@ import ours_omnilearn as omnilearn
 import tables_omnilearn as named
 import tables_papers as ours
 import tables_rivals
+import tables_scaling
 from table import Documents
 from tables_papers import Paper, Row
 from tables_taming import TAMING
@@ -365,6 +366,7 @@ ELASTICITY = Paper(
             ours.slowed("none", "over", "{:+.1%}".format),
             "simulated: 12 workers, of which three become slow one after the other",
         ),
+        *tables_scaling.ROWS,
         Row(
             "fig. 9",
             "life of a straggler, from when it is slow until another has taken its place",

@@ -10,6 +10,7 @@ import bsp
 import emulated_law
 import gpu
 import pytest
+import scaling
 import stragglers
 import taming
 from bsp_emulated import Emulated
@@ -71,6 +72,15 @@ def test_a_gpu_and_a_cpu_share_the_batch_by_their_flops() -> None:
     run = taming.play(taming.Setting("MNIST", "mixed", "Static", "Static", 0.05, 0.0, 0, 400))
     assert run.batches == (104, 24), "0.813 : 0.187, in whole samples"
     assert run.step_seconds == pytest.approx(run.oracle_seconds)
+
+
+def test_a_search_from_all_workers_ends_where_the_paper_does_and_as_soon() -> None:
+    run = scaling.cifar(24, 0.0, 0, 300)
+    assert (run.size, run.tried) == ((4,), 6)
+    assert run.rest_seconds is not None
+    assert run.rest_seconds <= 78.4
+    assert (run.seconds, run.cost) < scaling.stays("cifar", 24)
+    assert scaling.drawn(3) == scaling.drawn(3)
 
 
 def test_every_case_of_stragglers_is_a_scenario_that_its_seed_settles() -> None:
