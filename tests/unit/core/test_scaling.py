@@ -311,6 +311,18 @@ def test_workers_that_are_not_to_be_had_are_given_up_and_tried_again_after_ever_
     assert made.memory.sizes.refusals == ()
 
 
+def test_edit_of_scaling_ends_the_time_for_which_a_group_is_left_alone() -> None:
+    group = Group("a", 2, min_replicas=1, max_replicas=4)
+    made = Quota(Job("job", (group,), 128, scaling=replace(THROUGHPUT, step=1)), protocol=MEMBERS_MAY_END)
+    made.start()
+    made.run(30)
+    assert (members(made), len(made.memory.sizes.refusals)) == (3, 1)
+    made.most, made.waiting = 4, frozenset()
+    made.job = replace(made.job, scaling=replace(made.job.scaling, every_batches=11))
+    made.run(10)
+    assert (members(made), made.memory.sizes.refusals) == (4, ())
+
+
 def test_garbage_among_the_sizes_that_are_stored_is_none() -> None:
     made = world()
     made.run(3)

@@ -190,10 +190,14 @@ def seen_of(job: Job, memory: Remembered, now: float) -> ScalingSeen | None:
 
 
 def _renewed(spec: Job, sizes: Sizes) -> Sizes:
-    """A new search, from the present size, where what it rests on was edited since the last one began."""
+    """A new search, from the present size and with all groups, where what it rests on was edited since the last one
+    began: whoever edits it knows why workers were refused.
+    """
     groups = [(each.name, each.replicas, *bounds_of_size(each), each.price_per_hour) for each in spec.groups]
     settings = hashlib.sha256(repr((spec.scaling, sorted(groups))).encode()).hexdigest()[:8]
-    return sizes if settings == sizes.searched_as else replace(sizes.searched_again(), searched_as=settings)
+    if settings == sizes.searched_as:
+        return sizes
+    return replace(sizes.searched_again(), searched_as=settings, refusals=())
 
 
 def _arrived(sizes: Sizes, now: float) -> Sizes:
