@@ -311,15 +311,20 @@ def test_workers_that_are_not_to_be_had_are_given_up_and_tried_again_after_ever_
     assert made.memory.sizes.refusals == ()
 
 
-def test_edit_of_scaling_ends_the_time_for_which_a_group_is_left_alone() -> None:
-    group = Group("a", 2, min_replicas=1, max_replicas=4)
-    made = Quota(Job("job", (group,), 128, scaling=replace(THROUGHPUT, step=1)), protocol=MEMBERS_MAY_END)
+def test_job_goes_back_to_the_size_at_which_it_was_refused_more_and_an_edit_has_more_asked_for_again() -> None:
+    made = Quota(
+        Job("job", (Group("a", 2, min_replicas=1, max_replicas=4),), 128, scaling=replace(THROUGHPUT, step=1)),
+        protocol=MEMBERS_MAY_END,
+    )
+    made.most = 2
     made.start()
-    made.run(30)
-    assert (members(made), len(made.memory.sizes.refusals)) == (3, 1)
+    decisions = made.run(30)
+    events = [each.message for decision in decisions for each in decision.events if each.reason.startswith("Scal")]
+    assert [message[:8] for message in events] == ["a 2 -> 3", "a 3 -> 2", "a 2 -> 1", "a 1 -> 2"]
+    assert (members(made), len(made.memory.sizes.refusals), made.memory.sizes.at_rest) == (2, 1, True)
     made.most, made.waiting = 4, frozenset()
     made.job = replace(made.job, scaling=replace(made.job.scaling, every_batches=11))
-    made.run(10)
+    made.run(20)
     assert (members(made), made.memory.sizes.refusals) == (4, ())
 
 

@@ -215,7 +215,7 @@ def _arrived(sizes: Sizes, now: float) -> Sizes:
 
 def _reach(job: Job, sizes: Sizes, size: Size, plan: Plan) -> Range:
     """Which sizes can be: within bounds, with a split of the global batch, and without more workers of a group that is
-    left alone.
+    left alone; but the job may go back to a size that it has had.
     """
     names, groups = names_of(job), {group.name: group for group in as_in_spec(job, sizes).groups}
     removed = {each.group: each.delta for each in sizes.removed}
@@ -224,11 +224,12 @@ def _reach(job: Job, sizes: Sizes, size: Size, plan: Plan) -> Range:
         least, most = bounds_of_size(groups[name])
         bounds.append((least, max(most + removed.get(name, 0), least)))
     alone = {each.group for each in sizes.refusals if each.until > 0}
+    had = curve_of(job, sizes.points)
 
     def is_possible(other: Size) -> bool:
         more = (name for name, want, have in zip(names, other, size, strict=True) if want > have)
         grown = at_size(job, dict(zip(names, other, strict=True)), plan)
-        return not alone & set(more) and choice.is_possible(grown, other)
+        return (other in had or not alone & set(more)) and choice.is_possible(grown, other)
 
     return Range(bounds, job.scaling.step, is_possible, job.scaling.condition in JUDGE_ANY)
 
