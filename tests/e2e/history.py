@@ -18,14 +18,16 @@ class History:
     """Use it as a context manager, around what is to be recorded.
 
     `plans` are all plans by version, `written` the moments at which each was seen first; `pods` the names of all pods
-    by UID, and `leaving` the moments at which each was first seen to be deleted; `phases` those that the job went
-    through, in their order, and `entered` the moments at which it was first seen in each. Moments are Unix seconds.
+    by UID, `last_seen` what each was last, and `leaving` the moments at which each was first seen to be deleted;
+    `phases` those that the job went through, in their order, and `entered` the moments at which it was first seen in
+    each. Moments are Unix seconds.
     """
 
     def __init__(self, job: JobOnCluster) -> None:
         self.plans: dict[int, Plan] = {}
         self.written: dict[int, float] = {}
         self.pods: dict[str, str] = {}
+        self.last_seen: dict[str, Document] = {}
         self.leaving: dict[str, float] = {}
         self.phases: list[str] = []
         self.entered: dict[str, float] = {}
@@ -66,7 +68,7 @@ class History:
                 for event in api.watch(path, found["metadata"]["resourceVersion"], **query):
                     if self._ended.is_set():
                         return
-                    if event["type"] in ("ADDED", "MODIFIED"):
+                    if event["type"] in ("ADDED", "MODIFIED", "DELETED"):
                         see(event["object"])
             except ApiError:
                 time.sleep(RETRY_SECONDS)
@@ -83,6 +85,7 @@ class History:
     def _see_pod(self, body: Document) -> None:
         uid = body["metadata"]["uid"]
         self.pods[uid] = body["metadata"]["name"]
+        self.last_seen[uid] = body
         if "deletionTimestamp" in body["metadata"]:
             self.leaving.setdefault(uid, time.time())
 
