@@ -84,6 +84,8 @@ def test_job_grows_around_a_quota_follows_kubectl_scale_and_outlives_its_operato
         wait_for_size(scaled, history, 3)  # the search begins again
         scaled.patch({"scaling": {"condition": "None"}})
         wait_for_size(scaled, history, 2)
+        # For long enough that the second or so after which the end of a pod is seen is little of its life.
+        scaled.wait_for_step(scaled.step() + 120)
         scaled.execute(scaled.pod_name("small"), "touch", END)
         ended = scaled.wait_for_phase("Succeeded")
         pods = history.last_seen
