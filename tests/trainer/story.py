@@ -11,7 +11,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -209,24 +209,32 @@ def assert_went_on_without(gang: Gang, number: int) -> None:
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
+def samples_in(paths: Iterable[Path]) -> dict[int, list[tuple[int, int]]]:
+    """Step -> (epoch, index) of the samples that workers were given in it."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for path in paths:
+        for line in path.read_text().splitlines():
+            step, epoch, indices = line.split(" ")
+            found.setdefault(int(step), []).extend((int(epoch), int(index)) for index in indices.split(","))
+    return found
+
+
 def samples_seen(folder: Path) -> dict[int, list[tuple[int, int]]]:
-    """Step -> (epoch, index) of the samples that workers were given in it. Of a job that was resumed, what came after
-    the checkpoint counts in the later generation alone."""
+    """The same of a gang. Of a job that was resumed, what came after the checkpoint counts in the later generation
+    alone."""
     seen: dict[int, list[tuple[int, int]]] = {}
     for generation in sorted({path.name.split("-")[1] for path in folder.glob("uid-*.samples")}, key=int):
-        found: dict[int, list[tuple[int, int]]] = {}
-        for path in folder.glob(f"uid-{generation}-*.samples"):
-            for line in path.read_text().splitlines():
-                step, epoch, indices = line.split(" ")
-                found.setdefault(int(step), []).extend((int(epoch), int(index)) for index in indices.split(","))
+        found = samples_in(folder.glob(f"uid-{generation}-*.samples"))
         seen = {step: samples for step, samples in seen.items() if step < min(found, default=step + 1)} | found
     return seen
 
 
-def assert_each_sample_once_per_epoch(folder: Path, epochs: int, *, steps_done_again: bool = False) -> None:
+def assert_each_sample_once_per_epoch(
+    seen: dict[int, list[tuple[int, int]]], epochs: int, *, steps_done_again: bool = False
+) -> None:
     """`steps_done_again`: what such a step saw twice counts once."""
     counts: Counter[tuple[int, int]] = Counter()
-    for samples in samples_seen(folder).values():
+    for samples in seen.values():
         counts.update(dict.fromkeys(samples, 1) if steps_done_again else samples)
     assert set(counts.values()) == {1}, "no sample is seen twice in an epoch"
     expected = {(epoch, index) for epoch in range(epochs) for index in range(len(digits()))}
@@ -286,4 +294,4 @@ def end_as_undisturbed(
     for number in numbers:
         worst = difference(gang.saved(number), expected.weights)
         assert worst < EXACT, f"w-{number}'s weights differ by {worst:.1e} from those of a plain loop"
-    assert_each_sample_once_per_epoch(gang.folder, epochs, steps_done_again="formed again" in gang.logs())
+    assert_each_sample_once_per_epoch(samples_seen(gang.folder), epochs, steps_done_again="formed again" in gang.logs())
