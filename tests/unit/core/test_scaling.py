@@ -253,12 +253,17 @@ def test_throughput_that_changes_for_long_has_other_sizes_tried_again() -> None:
     assert [each.reason for decision in decisions for each in decision.events if each.reason == "ScalingStopped"]
 
 
-def test_removed_straggler_is_no_size_that_scaling_has_found() -> None:
-    made = world(stragglers=Stragglers(action="Remove"), groups=(Group("a", 4, min_replicas=2, batch_min=16),))
-    made.run(12)
-    rows = made.memory.sizes
-    assert rows.removed == ()
-    assert rows.at_rest
+def test_straggler_that_is_about_to_be_removed_condemns_no_size_and_its_place_stays_gone() -> None:
+    job = Job("job", (Group("a", 3, min_replicas=3, max_replicas=6),), 128)
+    job = replace(job, scaling=replace(THROUGHPUT, step=1, every_batches=30), stragglers=Stragglers(action="Remove"))
+    made = World(job, {"job-a-3": 40.0}, protocol=MEMBERS_MAY_END).start()
+    made.run(8)
+    assert "job-a-3" in made.workers
+    made.scales = {}  # who is created later under that name is as fast as the others
+    made.run(30)
+    sizes = made.memory.sizes
+    assert (members(made), sizes.at_rest, sizes.removed) == (5, True, (Resize("a", 3, -1),))
+    assert [each.workers for each in sizes.points] == [(3,), (4,), (5,)]
 
 
 class Quota(World):

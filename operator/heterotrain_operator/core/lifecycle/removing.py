@@ -43,7 +43,12 @@ def still_removed(job: Job, memory: Remembered) -> Remembered:
         return memory
     groups = {group.name: group for group in job.groups}
     wanted = job.stragglers.action == "Remove"
-    kept = tuple(each for each in memory.sizes.removed if wanted and _still_holds(each, groups.get(each.group)))
+    more = {each.group: each.delta for each in memory.sizes.resized}
+    kept = tuple(
+        each
+        for each in memory.sizes.removed
+        if wanted and _still_holds(each, groups.get(each.group), more.get(each.group, 0))
+    )
     return memory if kept == memory.sizes.removed else _with_removed(memory, kept)
 
 
@@ -87,10 +92,11 @@ def _with_removed(memory: Remembered, removed: tuple[Resize, ...]) -> Remembered
     return replace(memory, sizes=replace(memory.sizes, removed=removed))
 
 
-def _still_holds(removal: Resize, group: Group | None) -> bool:
+def _still_holds(removal: Resize, group: Group | None, more: int) -> bool:
+    """`more`: workers of the group that scaling has added."""
     if group is None or group.replicas != removal.replicas:
         return False
-    return removal.replicas + removal.delta >= (group.min_replicas or 0)
+    return removal.replicas + removal.delta + more >= (group.min_replicas or 0)
 
 
 def _with_removal(memory: Remembered, group: Group) -> tuple[Resize, ...]:

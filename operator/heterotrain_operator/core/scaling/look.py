@@ -32,6 +32,7 @@ from heterotrain_operator.core.scaling.curve import (
 from heterotrain_operator.core.scaling.schedule import MOST_TRIED, Range, next_size
 from heterotrain_operator.core.scaling.sizes import as_in_spec, bounds_of_size, scales, with_replicas
 from heterotrain_operator.core.state import Remembered
+from heterotrain_operator.core.stragglers.remedies import ENOUGH_INTERVALS
 
 OFF = 0.1
 """By which part the throughput at rest differs from what it was first, for the search to begin again."""
@@ -59,7 +60,10 @@ def looked(
         return memory, ()
     sizes = _renewed(as_in_spec(job, memory.sizes), memory.sizes)
     size = size_of(job, plan)
-    if size == wanted_size(job) and not memory.following.changing and not memory.remedies.replacing:
+    # A straggler about which something is to be done next must not condemn the size either.
+    advised = any(0 < each.evidence.advised <= ENOUGH_INTERVALS for each in memory.workers)
+    settled = not (memory.following.changing or memory.remedies.replacing or advised)
+    if size == wanted_size(job) and settled:
         sizes = _arrived(sizes, now)
         metrics = [worker.metrics for worker in members]
         found = counted(plan, metrics) if seats else None
