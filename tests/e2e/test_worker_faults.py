@@ -214,7 +214,10 @@ def test_plan_that_is_changed_or_lost_is_restored_while_workers_train_on(apply: 
             wait_until_followed(struck, before.version + 1)
             assert struck.plan.version > before.version
         struck.wait_for_step(struck.step() + 10)
-    assert "the plan was lost" in struck.wait_for_event("PlanRestored", 60)["message"]
+    wait_for(lambda: len(struck.events("PlanRestored")) > 1, 60, "events of both kinds")
+    said = "; ".join(event["message"] for event in struck.events("PlanRestored"))
+    assert "somebody else had changed the plan" in said
+    assert "the plan was lost" in said
     assert {plan.generation for plan in history.plans.values()} == {1}
     assert struck.status["restarts"] == 0
     assert set(history.pods_made().values()) == {1}

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from heterotrain.contract import MAX_PLAN_BYTES, Member, Plan, parse_plan
+from heterotrain.contract import MAX_PLAN_BYTES, MEMBERS_MAY_END, Member, Plan, parse_plan
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError
 from heterotrain_operator.api.base import MAX_BATCH
 from heterotrain_operator.api.rules import CONFIG_MAP_BYTES, MOST_BYTES, bytes_of
@@ -163,7 +163,25 @@ def test_plan_that_somebody_changed_just_before_a_write_is_not_believed(world: W
     after = replace(plan, version=plan.version + 1)
     with pytest.raises(PlanConflictError):
         world.cluster.act(Decision("Running", "faster", plan=after), Remembered(plan_version=after.version))
-    assert world.look()[0].plan is None
+    seen, memory = world.look()
+    assert (seen.plan, memory and memory.plan_version) == (replace(plan, version=8), 8), (
+        "our own, under a greater number"
+    )
+
+
+def test_plan_changed_while_a_place_is_open_is_written_anew_without_a_restart(world: World, api: ApiServer) -> None:
+    plan = world.train()
+    workers = world.workers
+    workers.reported = {name: replace(each, protocol=MEMBERS_MAY_END) for name, each in workers.reported.items()}
+    world.round()
+    api.remove("pods", NAMES[1])
+    workers.reported.pop(NAMES[1])
+    world.round()
+    left = world.plan
+    assert (len(left.members), left.generation) == (2, plan.generation + 1)
+    api.change("configmaps", "digits-plan", {"data": {PLAN_KEY: replace(left, version=9, holds=True).to_json()}})
+    assert [world.round(5).phase for _ in range(4)] == ["Running"] * 4
+    assert world.plan == replace(left, version=10)
 
 
 def test_watch_that_lags_behind_a_write_costs_no_request(world: World, api: ApiServer) -> None:

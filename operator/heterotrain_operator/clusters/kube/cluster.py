@@ -24,7 +24,7 @@ from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.clusters.kube.plan_store import Delivery, PlanStore
 from heterotrain_operator.clusters.kube.status.job_status import outcome_in
 from heterotrain_operator.clusters.kube.status.schema import tolerated
-from heterotrain_operator.core.model import Decision, Seen, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.model import Decision, Event, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Remembered
 
 
@@ -120,12 +120,18 @@ class KubeCluster:
         if decision.create:
             # What is missing may be so because the job was deleted: the watch of its pods can be ahead of its own.
             self._gateway.check_job(watched.body)
+        restored = self._plans.restored
         self._plans.write(watched.job, watched.uid, decision.plan, memory)
         if decision.plan is not None:
             self._delivery.published(decision.plan, seen.plan, now)
         self._delivery.deliver(watched.namespace)
         self._deletion.carry_out(decision, self._pods.present)
         events = self._creation.carry_out(decision, watched, self._pods.present)
+        if restored:
+            events = [
+                Event("Warning", "PlanRestored", "somebody else had changed the plan; it is written anew"),
+                *events,
+            ]
         self._report.record(watched, events, now)
         self._report.write(watched, seen, decision, memory=memory, now=now)
         if decision.remove_job and not self._gateway.delete(JOB_KIND, watched.namespace, watched.name, uid=watched.uid):

@@ -8,7 +8,7 @@ late.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,6 +44,8 @@ class PlanStore:
         self._written: Remembered | None = None
         # As this process, which alone may write while it leads, found it or wrote it; both while a write had no answer.
         self._own: tuple[Plan, ...] = ()
+        self.restored = False
+        """Whether the plan that was read is our own in place of a stranger's, and is to be written."""
         self._in_doubt = False
 
     @property
@@ -70,17 +72,18 @@ class PlanStore:
         body = self._gateway.read("ConfigMap", namespace, name)
         if body is not None:
             check_owner(body, job.metadata.name, uid)
-        stored = self._believed(body)
+        stored = read_plan_map(body)
         for problem in filter(None, (stored.plan_problem, stored.memory_problem)):
             logger.warning("ConfigMap %s/%s: %s", namespace, name, problem)
         # This process still has a memory that somebody took away or damaged. After a write of ours with no answer the
         # stored one counts, for the write may have succeeded.
         if self.memory is None or (self._in_doubt and stored.memory is not None):
             self.memory = stored.memory
-        if self.memory is not None and stored.number > self.memory.plan_version:
-            self.memory = replace(self.memory, plan_version=stored.number)
         self._written, self._in_doubt = stored.memory, False
-        if not self._own and stored.plan is not None:
+        if self._own and stored.plan is not None and stored.plan not in self._own:
+            logger.warning("ConfigMap %s/%s: %s: somebody else has changed it", namespace, name, PLAN_KEY)
+            stored = replace(stored, plan=self._restored(stored.plan.version))
+        if stored.plan is not None:
             self._own = (stored.plan,)
         self._stored, self._known = stored, self._shown | {stored.resource_version}
         return stored
@@ -92,30 +95,36 @@ class PlanStore:
 
         Raises PlanConflictError if somebody else wrote meanwhile, GatewayError otherwise.
         """
+        is_decided_with = self._stored is not None
         stored = self.read(job, uid)
+        if self.restored and not is_decided_with:
+            raise PlanConflictError(f"somebody else has changed the plan of job {job.metadata.name}")
         matters = self._written is None or not memory.same_but_measurements(self._written)
         if plan is not None:
             self._own = (plan,) if stored.plan is None else (stored.plan, plan)
+        self.restored = False
         if plan is not None or not stored.resource_version or matters:
             text = plan.to_json() if plan is not None else stored.plan.to_json() if stored.plan is not None else None
-            self._keep(_fitting(job, uid, text, memory), stored.resource_version)
+            self._keep(_fitting(job, uid, text, memory), stored.resource_version, plan or stored.plan)
             self._written = memory
-            if (active := plan or stored.plan) is not None:
-                self._own = (active,)
         self.memory = memory
 
-    def _believed(self, body: Mapping[str, Any] | None) -> StoredPlan:
-        """What is stored, without a plan that somebody else has changed: it is as good as lost, and is restored under a
-        greater number, since some workers may follow it.
+    def _restored(self, number: int) -> Plan | None:
+        """Our own plan in place of one of that number which somebody else wrote, and some workers may follow: under a
+        greater number. None where none is left: then the plan is lost.
         """
-        stored = read_plan_map(body)
-        if not self._own or stored.plan is None or stored.plan in self._own:
-            return stored
-        problem, number = f"{PLAN_KEY}: somebody else has changed it", stored.plan.version
-        return replace(stored, plan=None, plan_problem=problem, number=number if number < MOST_COUNTED else 0)
+        memory = self.memory
+        if memory is None or number >= MOST_COUNTED:
+            return None
+        own = next((plan for plan in self._own if plan.version == memory.plan_version), self._own[0])
+        plan = replace(own, version=max(own.version, memory.plan_version, number) + 1)
+        self.memory, self.restored = replace(memory, plan_version=plan.version), True
+        return plan
 
-    def _keep(self, body: dict[str, Any], version: str) -> None:
-        """Write the ConfigMap if it is still of this version, or, if the version is empty, if there still is none."""
+    def _keep(self, body: dict[str, Any], version: str, plan: Plan | None) -> None:
+        """Write the ConfigMap if it is still of this version, or, if the version is empty, if there still is none.
+        Without a plan of ours (None) it may go on holding a stranger's.
+        """
         try:
             if version:
                 body["metadata"]["resourceVersion"] = version
@@ -128,7 +137,9 @@ class PlanStore:
             if isinstance(error, ConflictError):
                 raise PlanConflictError(str(error)) from error
             raise
-        self._stored = self._believed(written)
+        self._stored = replace(read_plan_map(written), plan=plan)
+        if plan is not None:
+            self._own = (plan,)
         self._known = self._known | self._shown | {self._stored.resource_version}
 
 

@@ -42,7 +42,7 @@ class StoredPlan:
     """What the ConfigMap holds; without a ConfigMap `resource_version` is empty.
 
     A part that is malformed is None, and its problem says why in words; a part that is absent is None without a
-    problem. `number` is the version of a plan that is not believed.
+    problem.
     """
 
     resource_version: str = ""
@@ -50,7 +50,6 @@ class StoredPlan:
     plan_problem: str = ""
     memory: Remembered | None = None
     memory_problem: str = ""
-    number: int = 0
 
 
 def build_plan_map(job: HeteroTrainingJob, uid: str, plan_json: str | None, memory_json: str) -> dict[str, Any]:
