@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from heterotrain_operator.core.batching.policies import POLICIES, Seat
 from heterotrain_operator.core.model import Group, Job
@@ -20,11 +23,11 @@ BALANCED = (89, 21, 12, 6)
 FIXED, PER_SAMPLE = 0.01, 0.001
 
 
-def gpu_world(interval: int, noise: float, seed: int) -> World:
-    """Four workers whose times are equal at `BALANCED`."""
-    groups = tuple(Group(name=f"g{rank}", replicas=1, device="gpu") for rank in range(len(BALANCED)))
-    job = Job(name="job", groups=groups, global_batch=sum(BALANCED), policy="LBBSP", interval=interval)
-    scales = {f"job-g{rank}-0": 0.5 / (FIXED + PER_SAMPLE * batch) for rank, batch in enumerate(BALANCED)}
+def gpu_world(interval: int, noise: float, seed: int, balanced: Sequence[int] = BALANCED) -> World:
+    """Workers whose times are equal at these batches."""
+    groups = tuple(Group(name=f"g{rank}", replicas=1, device="gpu") for rank in range(len(balanced)))
+    job = Job(name="job", groups=groups, global_batch=sum(balanced), policy="LBBSP", interval=interval)
+    scales = {f"job-g{rank}-0": 0.5 / (FIXED + PER_SAMPLE * batch) for rank, batch in enumerate(balanced)}
     return World(job, scales, noise=noise, seed=seed, fixed=FIXED, per_sample=PER_SAMPLE, forgetful=True).start()
 
 
@@ -42,6 +45,15 @@ def test_gpus_come_to_rest_where_the_papers_do(interval: int, fine_by: int, nois
     assert all(abs(batch - best) <= 1 for batch, best in zip(world.plan.batch_sizes, BALANCED, strict=True))
     (fine,) = [index for index, reason in enumerate(reasons) if "small steps from now on" in reason]
     assert (fine + 1) * interval <= fine_by
+
+
+@given(st.lists(st.integers(3, 30), min_size=2, max_size=4))
+@settings(max_examples=5, deadline=None)
+def test_gpus_end_within_a_sample_of_the_split_by_which_all_finish_together(balanced: list[int]) -> None:
+    world = gpu_world(1, 0.0, seed=1, balanced=balanced)
+    train(world, 100 + 3 * sum(balanced))
+    assert world.plan is not None
+    assert all(abs(batch - best) <= 1 for batch, best in zip(world.plan.batch_sizes, balanced, strict=True))
 
 
 def test_small_steps_become_large_again_where_workers_drift_apart() -> None:
