@@ -46,7 +46,7 @@ PROTOCOL = 3
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Setting:
     """The workers of a job: own times of each group's, what exchanging gradients takes by the number of workers,
     seconds from the creation of a worker until it has warmed up, and for how long all stand still when some join or
     leave.
@@ -97,7 +97,7 @@ def cifar_seconds(workers: int) -> float:
     return 0.2 / (1 - 0.0083 * (workers - 4))
 
 
-CIFAR = World(
+CIFAR = Setting(
     (CIFAR_OWN,),
     kinds.Measured({each: cifar_seconds(each) - CIFAR_OWN.seconds(CIFAR_BATCH / each) for each in CIFAR_SIZES}),
     join_seconds=40.0,
@@ -119,7 +119,7 @@ def imagenet_rate(workers: int) -> float:
     return 44.0 - 0.05 * (workers - 32)
 
 
-IMAGENET = World(
+IMAGENET = Setting(
     (IMAGENET_OWN,),
     kinds.Measured(
         {each: IMAGENET_LOCAL / imagenet_rate(each) - IMAGENET_OWN.seconds(IMAGENET_LOCAL) for each in IMAGENET_SIZES}
@@ -129,7 +129,7 @@ IMAGENET = World(
 )
 """From 32 workers the paper's search waits eight times in 583 s."""
 
-CPUS = World(
+CPUS = Setting(
     (kinds.Affine(0.0, 22 / 1024),), kinds.Measured({each: 0.0125 * each for each in range(1, 61)}), 40.0, 3.18
 )
 """Machines of fig. 8, a curve of ours: a step is shortest with 40 of them, and 50 epochs take 43 minutes then."""
@@ -161,7 +161,7 @@ class Run:
     cost: float
 
 
-def played(world: World, scenario: kinds.Scenario, samples: float) -> Run:
+def played(setting: Setting, scenario: kinds.Scenario, samples: float) -> Run:
     """One run of a job of so many samples. Its search is over before the simulation is."""
     result, job = simulate(scenario), scenario.job
     last = result.plans[-1]
@@ -171,7 +171,7 @@ def played(world: World, scenario: kinds.Scenario, samples: float) -> Run:
     lasted = float(result.began[-1] + result.step_seconds[-1]) - began
     batches = {len(plan.workers): sum(plan.batches) for plan in result.plans}
     done = sum(batches[count] for count in np.isfinite(result.own_seconds).sum(axis=1).tolist())
-    rest = max(samples - done, 0) / sum(last.batches) * world.step_seconds(size, sum(last.batches))
+    rest = max(samples - done, 0) / sum(last.batches) * setting.step_seconds(size, sum(last.batches))
     prices = [(group.price_per_hour or 0.0) / SECONDS_PER_HOUR for group in job.groups]
     before = began * sum(group.replicas * price for group, price in zip(job.groups, prices, strict=True))
     after = rest * sum(count * price for count, price in zip(size, prices, strict=True))
@@ -188,7 +188,7 @@ def _rested(result: SimulationResult) -> float | None:
     return max(stopped[-1], *came) - float(result.began[0])
 
 
-def by_throughput(world: World, first: int, bounds: range, batch: int, growth: Growth | None = None) -> Job:
+def by_throughput(first: int, bounds: range, batch: int, growth: Growth | None = None) -> Job:
     """A job that searches by throughput, whose cost is seconds of workers."""
     group = Group("gpu", first, min_replicas=bounds[0], max_replicas=bounds[-1], price_per_hour=SECONDS_PER_HOUR)
     return Job("job", (group,), batch, scaling=Scaling("Throughput", step=STEP), growth=growth)
@@ -196,14 +196,14 @@ def by_throughput(world: World, first: int, bounds: range, batch: int, growth: G
 
 def cifar(first: int, noise: float, seed: int, steps: int) -> Run:
     """Training CIFAR-10 with a fixed global batch, on so many workers first."""
-    job = by_throughput(CIFAR, first, CIFAR_SIZES, CIFAR_BATCH)
+    job = by_throughput(first, CIFAR_SIZES, CIFAR_BATCH)
     return played(CIFAR, CIFAR.scenario(job, steps, noise=noise, seed=seed), CIFAR_SAMPLES)
 
 
 def imagenet(first: int, noise: float, seed: int, steps: int) -> Run:
     """Training ImageNet with 64 samples for each worker, up to 4096."""
     growth = Growth(first * IMAGENET_LOCAL, IMAGENET_MOST)
-    job = by_throughput(IMAGENET, first, IMAGENET_SIZES, first * IMAGENET_LOCAL, growth)
+    job = by_throughput(first, IMAGENET_SIZES, first * IMAGENET_LOCAL, growth)
     return played(IMAGENET, IMAGENET.scenario(job, steps, noise=noise, seed=seed), IMAGENET_SAMPLES)
 
 
@@ -220,12 +220,12 @@ def price(form: str, worth: float, per_hour: float, steps: int) -> Run:
 class Case:
     """A job of two groups: their workers, prices and first sizes, and its utility."""
 
-    world: World
+    setting: Setting
     job: Job
 
     def value(self, size: Size) -> float:
         """Utility less cost of the whole job at one size, by the laws."""
-        seconds = CASE_STEPS * self.world.step_seconds(size, CASE_BATCH)
+        seconds = CASE_STEPS * self.setting.step_seconds(size, CASE_BATCH)
         prices = [group.price_per_hour or 0.0 for group in self.job.groups]
         cost = seconds / SECONDS_PER_HOUR * sum(count * price for count, price in zip(size, prices, strict=True))
         return utility(self.job.scaling, seconds, seconds) - cost
@@ -248,23 +248,23 @@ def drawn(number: int) -> Case:
     counts = int(random.integers(1, 5)), int(random.integers(0, 3))
     laws = tuple(kinds.Affine(float(a), float(b)) for a, b in zip(fixed, per_sample, strict=True))
     law = kinds.Measured({1: 0.0, 2 * CASE_MOST: (2 * CASE_MOST - 1) * exchange})
-    world = World(laws, law, join_seconds=10.0, standstill=0.3)
+    setting = Setting(laws, law, join_seconds=10.0, standstill=0.3)
     groups = tuple(
         Group(name, count, max_replicas=CASE_MOST, price_per_hour=float(price))
         for name, count, price in zip(("a", "b"), counts, prices, strict=True)
     )
     job = Job("job", groups, CASE_BATCH)
-    seconds = CASE_STEPS * world.step_seconds(counts, CASE_BATCH)
+    seconds = CASE_STEPS * setting.step_seconds(counts, CASE_BATCH)
     cost = seconds / SECONDS_PER_HOUR * sum(count * float(price) for count, price in zip(counts, prices, strict=True))
     corners = ((0.0, float(cost * random.uniform(5.0, 30.0))), (1.5 * seconds, 0.0))
-    return Case(world, replace(job, scaling=Scaling("Utility", step=1, corners=corners)))
+    return Case(setting, replace(job, scaling=Scaling("Utility", step=1, corners=corners)))
 
 
 def groups(number: int, noise: float, seed: int, steps: int) -> Run:
     """A drawn case of two groups."""
     case = drawn(number)
-    scenario = case.world.scenario(case.job, steps, total=CASE_STEPS, noise=noise, seed=seed)
-    return played(case.world, scenario, CASE_STEPS * CASE_BATCH)
+    scenario = case.setting.scenario(case.job, steps, total=CASE_STEPS, noise=noise, seed=seed)
+    return played(case.setting, scenario, CASE_STEPS * CASE_BATCH)
 
 
 PLAY: Mapping[str, Callable[..., Run]] = {"cifar": cifar, "imagenet": imagenet, "prices": price, "groups": groups}

@@ -23,6 +23,9 @@ V = TypeVar("V", bound="DataclassInstance")
 MAX_COUNT = MAX_WHOLE // 2
 """The greatest number that a counter is read as, so that it can still count."""
 
+MOST_GROUPS = 64
+"""Worker groups of which something is remembered; a job has fewer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:

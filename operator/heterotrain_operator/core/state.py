@@ -123,8 +123,8 @@ class Remembered:
         return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
     @classmethod
-    def from_json(cls, text: str | bytes, *, most_workers: int = MAX_BYTES) -> Remembered:
-        """Read what `to_json` wrote, of so many workers at most.
+    def from_json(cls, text: str | bytes, *, most_workers: int | None = None) -> Remembered:
+        """Read what `to_json` wrote, of so many workers at most (None: of any number).
 
         An operator one version older or newer may have written it: fields that are not known here are passed over, and
         a worker with a malformed row is one of whom nothing is known. Raises ValueError, saying what is
@@ -140,7 +140,7 @@ class Remembered:
         rows = document.get("workers", [])
         if not isinstance(rows, list):
             raise ValueError(f"memory.workers: expected a list, found {shown(rows)}")
-        if len(rows) > most_workers:
+        if most_workers is not None and len(rows) > most_workers:
             raise ValueError(f"memory.workers: has {len(rows)} entries, of which at most {most_workers} are read")
         workers = map(RememberedWorker.from_row, rows, _keys_in(document.get(_KEYS), len(rows)))
         return fields.read(cls, document, "memory", workers=tuple(workers))

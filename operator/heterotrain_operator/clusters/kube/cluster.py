@@ -129,7 +129,7 @@ class KubeCluster:
         events = self._creation.carry_out(decision, watched, self._pods.present)
         if restored:
             events = [
-                Event("Warning", "PlanRestored", "somebody else had changed the plan; it is written anew"),
+                Event("Warning", "PlanRestored", "somebody else had changed the plan; it is written again"),
                 *events,
             ]
         self._report.record(watched, events, now)

@@ -45,7 +45,7 @@ class PlanStore:
         # As this process, which alone may write while it leads, found it or wrote it; both while a write had no answer.
         self._own: tuple[Plan, ...] = ()
         self.restored = False
-        """Whether the plan that was read is our own in place of a stranger's, and is to be written."""
+        """Whether the plan that was read is our own in place of somebody else's, and is to be written."""
         self._in_doubt = False
 
     @property
@@ -123,7 +123,7 @@ class PlanStore:
 
     def _keep(self, body: dict[str, Any], version: str, plan: Plan | None) -> None:
         """Write the ConfigMap if it is still of this version, or, if the version is empty, if there still is none.
-        Without a plan of ours (None) it may go on holding a stranger's.
+        Without a plan of ours (None) it may go on holding somebody else's.
         """
         try:
             if version:

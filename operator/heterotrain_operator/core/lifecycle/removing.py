@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 
 from heterotrain_operator.core.batching.words import duration
 from heterotrain_operator.core.facts import Facts, group_of
+from heterotrain_operator.core.fields import MOST_GROUPS
 from heterotrain_operator.core.lifecycle.following import stayers
 from heterotrain_operator.core.model import Event, Group, Job
-from heterotrain_operator.core.remembered.sizes import MOST_GROUPS, Resize
+from heterotrain_operator.core.remembered.sizes import Resize
 from heterotrain_operator.core.remembered_worker import key_of
 from heterotrain_operator.core.state import Remembered, members_memory
 from heterotrain_operator.core.stragglers.remedies import ENOUGH_INTERVALS, is_worth

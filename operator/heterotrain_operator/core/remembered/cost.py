@@ -13,13 +13,10 @@ from typing import Annotated, Any
 from heterotrain.contract import MAX_NAME_LENGTH
 from heterotrain.foreign import is_number, is_text
 from heterotrain_operator.core.facts import ended
-from heterotrain_operator.core.fields import MEASURED, Rows
+from heterotrain_operator.core.fields import MEASURED, MOST_GROUPS, Rows
 from heterotrain_operator.core.model import Group, WorkerSeen
 
 SECONDS_PER_HOUR = 3600.0
-
-MOST_GROUPS = 64
-"""Groups of which a cost is remembered; a job has fewer."""
 
 GREATEST = 1e15
 """A cost that is read is no greater, so that it can still grow."""

@@ -7,10 +7,7 @@ from typing import Annotated, Any
 
 from heterotrain.contract import MAX_NAME_LENGTH
 from heterotrain.foreign import is_text, is_whole
-from heterotrain_operator.core.fields import MAX_COUNT, Rows
-
-MOST_GROUPS = 64
-"""Groups that are remembered; a job has fewer."""
+from heterotrain_operator.core.fields import MAX_COUNT, MOST_GROUPS, Rows
 
 
 def _workers_from(row: list[Any]) -> tuple[str, int] | None:

@@ -13,10 +13,7 @@ from typing import Annotated, Any
 from heterotrain.contract import MAX_NAME_LENGTH
 from heterotrain.foreign import MAX_WHOLE, is_number, is_text, is_whole
 from heterotrain_operator.core.columns import cut
-from heterotrain_operator.core.fields import MEASURED, Kept, Rows
-
-MOST_GROUPS = 64
-"""Groups of which a size is remembered; a job has fewer."""
+from heterotrain_operator.core.fields import MEASURED, MOST_GROUPS, Kept, Rows
 
 MOST_POINTS = 32
 """Sizes of which the throughput is remembered."""

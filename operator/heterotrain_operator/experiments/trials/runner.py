@@ -281,7 +281,5 @@ def core_of(job: HeteroTrainingJob, trial: Trial) -> Job:
     """The job as decisions see it in this trial. It is resumable, if only within the run's folder."""
     core = replace(to_core(job), policy=trial.policy, resumable=True)
     if trial.is_profile:  # which measures the workers that there are
-        core = replace(core, scaling=Scaling())
-    if trial.is_profile:
         core = replace(core, dry_run=False, scaling=Scaling(), interval=max(core.interval, PROFILE_STEPS))
     return core

@@ -35,8 +35,10 @@ NO_INDEX = -1
 """Index of a pod whose index label is malformed."""
 
 LONGEST_INDEX = 9
-LONGEST_MESSAGE = 8192
 """Most digits of an index; a longer label is malformed."""
+
+LONGEST_MESSAGE = 8192
+"""Characters of why a pod waits or has ended that are kept."""
 
 MAX_CORES = 1e6
 """Most cores that a worker can have; a greater limit counts as none."""
