@@ -37,11 +37,11 @@ class Scaling(Model):
 
     condition: Literal["None", "Throughput", "Utility"] = Field(
         default="None",
-        description="None: the number of workers stays. Throughput: add while the relative gain of speed "
-        "exceeds threshold. Utility: add while the gain of utility exceeds the cost.",
+        description="When a greater size pays. None: the number of workers stays. Throughput: while each new worker "
+        "brings more than threshold of an old one. Utility: while ending earlier is worth more than it costs.",
     )
     every_batches: Annotated[int, Field(ge=1, le=MAX_COUNT)] = Field(
-        default=10, description="Committed steps between two decisions."
+        default=10, description="Measured steps of a size before it is judged; at least batching.interval."
     )
     step: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = Field(
         default=4, description="Workers added or removed at once."
