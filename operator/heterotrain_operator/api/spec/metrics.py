@@ -39,8 +39,8 @@ class Prometheus(Model):
     )
     basic_auth_ref: NameRef | None = Field(
         default=None,
-        description="Secret of type kubernetes.io/basic-auth, with the keys username and password; not beside "
-        "secretRef. Absent: none are sent.",
+        description="Secret of type kubernetes.io/basic-auth, with the keys username and password, annotated as that "
+        "of secretRef; not beside secretRef. Absent: none are sent.",
     )
     ca_ref: KeyRef | None = Field(
         default=None,
