@@ -142,7 +142,7 @@ def own_times(profile: Profile) -> Plot:
 
 def throughput_by_size(points: Sequence[SizePoint], prices: Mapping[str, float | None], file: str) -> Plot:
     """What scaling has measured: samples per second by number of workers, and where every group has a price, what a
-    million samples cost. Of sizes with as many workers the one with more of the first groups is drawn first.
+    million samples cost. Of sizes with as many workers the one with fewer of the first group is drawn first.
     """
     ordered = sorted(points, key=lambda each: (_workers(each), each.workers))
     counts = [_workers(each) for each in ordered]

@@ -1,8 +1,8 @@
 """Affine water-filling: the batches that make all own times equal under a fitted model, in two or three
 plans.
 
-The first plan (equal batches) and the second (proportional, since one batch size tells no alpha) are the
-probe; from then on the fit is known.
+The first plan (the job's `initial`) and the second (proportional, since one batch size tells no alpha) are the probe;
+from then on the fit is known.
 
 Where memory alone holds batches back, more is found out without any risk. One batch tells no slope of memory, and a
 worker that is nearly full at its first batch may not even try one sample more. Where all are, nobody would ever see a
