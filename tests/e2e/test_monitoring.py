@@ -70,7 +70,8 @@ def expressions() -> dict[str, str]:
 
 def test_every_query_of_the_dashboard_finds_series(apply: Apply, prometheus: Prometheus) -> None:
     command = digits_evaluated()
-    shown = apply(job("shown", group("steady", "400m", command=command), group("other", "200m", command=command)))
+    steady = group("steady", "400m", command=command, pricePerHour=0.2)
+    shown = apply(job("shown", steady, group("other", "200m", command=command, pricePerHour=0.1)))
     shown.wait_for_phase("Running")
     shown.wait_for_plan(2, 180)
     variables = {"namespace": shown.namespace, "job": shown.name, "__rate_interval": "1m", "__range": "5m"}

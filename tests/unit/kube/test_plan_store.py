@@ -102,6 +102,7 @@ def test_plan_damaged_or_deleted_is_restored_with_its_batches(world: World, api:
         {"evicted": ["x"]},
         {"version": 7, "globalBatchSize": 96},
         {"version": 2**53 - 1},
+        {"version": 7, "generation": 2},
         {"members": []},
     ],
     ids=str,

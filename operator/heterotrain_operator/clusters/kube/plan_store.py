@@ -82,7 +82,7 @@ class PlanStore:
         self._written, self._in_doubt = stored.memory, False
         if self._own and stored.plan is not None and stored.plan not in self._own:
             logger.warning("ConfigMap %s/%s: %s: somebody else has changed it", namespace, name, PLAN_KEY)
-            stored = replace(stored, plan=self._restored(stored.plan.version))
+            stored = replace(stored, plan=self._restored(stored.plan))
         if stored.plan is not None:
             self._own = (stored.plan,)
         self._stored, self._known = stored, self._shown | {stored.resource_version}
@@ -109,14 +109,18 @@ class PlanStore:
             self._written = memory
         self.memory = memory
 
-    def _restored(self, number: int) -> Plan | None:
-        """Our own plan in place of one of that number which somebody else wrote, and some workers may follow: under a
-        greater number. None where none is left: then the plan is lost.
+    def _restored(self, foreign: Plan) -> Plan | None:
+        """Our own plan in place of one that somebody else wrote, and some workers may follow: under a greater number.
+        None where that leaves no room, and where theirs is of another generation, in which workers refuse ours: then the
+        plan is lost, and restored by what they follow.
         """
-        memory = self.memory
+        memory, number = self.memory, foreign.version
         if memory is None or number >= MOST_COUNTED:
             return None
         own = next((plan for plan in self._own if plan.version == memory.plan_version), self._own[0])
+        if foreign.generation != own.generation:
+            self.memory = replace(memory, plan_version=max(memory.plan_version, number))
+            return None
         plan = replace(own, version=max(own.version, memory.plan_version, number) + 1)
         self.memory, self.restored = replace(memory, plan_version=plan.version), True
         return plan
@@ -135,6 +139,8 @@ class PlanStore:
             # It may have been written all the same, or by somebody who took over and knows more.
             self._stored, self._in_doubt = None, True
             if isinstance(error, ConflictError):
+                if len(self._own) == 1:  # the first plan that we would have written: whatever is there came before it
+                    self._own = ()
                 raise PlanConflictError(str(error)) from error
             raise
         self._stored = replace(read_plan_map(written), plan=plan)
