@@ -111,7 +111,7 @@ class PlanStore:
 
     def _restored(self, foreign: Plan) -> Plan | None:
         """Our own plan in place of one that somebody else wrote, and some workers may follow: under a greater number.
-        None where that leaves no room, and where theirs is of another generation, in which workers refuse ours: then the
+        None where that leaves no room, or theirs is of another generation, in which workers refuse ours: then the
         plan is lost, and restored by what they follow.
         """
         memory, number = self.memory, foreign.version
