@@ -1,10 +1,8 @@
-"""Documents are true where that can be computed: their links, README's figure, and its script."""
+"""Documents are true where that can be computed: their links, messages, and README's figure."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import charts
@@ -51,10 +49,3 @@ def test_readme_is_short_and_its_figure_is_the_recorded_one() -> None:
     (document,) = (each for each in page.read([page.RESULTS / "entrance"]))
     assert f"**{charts.times_as_fast(document):.1f} times as fast**" in README
     assert README.count("\n") <= 150
-
-
-def test_readmes_script_trains_alone(tmp_path: Path) -> None:
-    (script,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    (tmp_path / "train.py").write_text(script.replace("epochs=20", "epochs=1"), encoding="utf-8")
-    subprocess.run([sys.executable, "train.py"], cwd=tmp_path, check=True, timeout=120)
-    assert (tmp_path / "model.pt").exists()
