@@ -150,7 +150,10 @@ def test_write_whose_answer_was_lost_is_found_and_not_repeated(world: World, api
     assert (seen.plan, remembered) == (after, memory)
 
 
-def test_plan_that_somebody_changed_just_before_a_write_is_not_believed(world: World, api: ApiServer) -> None:
+@pytest.mark.parametrize("writes_plan", [True, False])
+def test_plan_that_somebody_changed_just_before_a_write_is_not_believed(
+    world: World, api: ApiServer, writes_plan: bool
+) -> None:
     plan = world.train()
     foreign = replace(plan, version=7, holds=True)
 
@@ -161,11 +164,12 @@ def test_plan_that_somebody_changed_just_before_a_write_is_not_believed(world: W
 
     api.refuse = be_first
     world.look()
-    after = replace(plan, version=plan.version + 1)
+    after = replace(plan, version=plan.version + 1) if writes_plan else None
+    memory = Remembered(plan_version=(after or plan).version, budget=RestartBudget(restarts=1))
     with pytest.raises(PlanConflictError):
-        world.cluster.act(Decision("Running", "faster", plan=after), Remembered(plan_version=after.version))
-    seen, memory = world.look()
-    assert (seen.plan, memory and memory.plan_version) == (replace(plan, version=8), 8), (
+        world.cluster.act(Decision("Running", "faster", plan=after), memory)
+    seen, remembered = world.look()
+    assert (seen.plan, remembered and remembered.plan_version) == (replace(plan, version=8), 8), (
         "our own, under a greater number"
     )
 

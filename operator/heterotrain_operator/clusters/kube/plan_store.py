@@ -100,12 +100,18 @@ class PlanStore:
         if self.restored and not is_decided_with:
             raise PlanConflictError(f"somebody else has changed the plan of job {job.metadata.name}")
         matters = self._written is None or not memory.same_but_measurements(self._written)
+        knows_none = not self._own
         if plan is not None:
             self._own = (plan,) if stored.plan is None else (stored.plan, plan)
         self.restored = False
         if plan is not None or not stored.resource_version or matters:
             text = plan.to_json() if plan is not None else stored.plan.to_json() if stored.plan is not None else None
-            self._keep(_fitting(job, uid, text, memory), stored.resource_version, plan or stored.plan)
+            try:
+                self._keep(_fitting(job, uid, text, memory), stored.resource_version, plan or stored.plan)
+            except PlanConflictError:
+                if knows_none:  # whatever is there came before our first plan
+                    self._own = ()
+                raise
             self._written = memory
         self.memory = memory
 
@@ -139,8 +145,6 @@ class PlanStore:
             # It may have been written all the same, or by somebody who took over and knows more.
             self._stored, self._in_doubt = None, True
             if isinstance(error, ConflictError):
-                if len(self._own) == 1:  # the first plan that we would have written: whatever is there came before it
-                    self._own = ()
                 raise PlanConflictError(str(error)) from error
             raise
         self._stored = replace(read_plan_map(written), plan=plan)
