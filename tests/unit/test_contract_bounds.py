@@ -16,6 +16,7 @@ from heterotrain.contract import (
     Member,
     Plan,
     PlanError,
+    Server,
     StepRecord,
     Termination,
     TrainingConfig,
@@ -112,6 +113,29 @@ def test_any_record_or_config_is_one_that_can_be_written_again_or_refused(text: 
             assert len(str(error).encode(errors="replace")) < 1000
             continue
         assert repr(kind.from_json(found.to_json())) == repr(found)
+
+
+SERVER = {"name": "server", "uid": "u9", "address": "10.0.0.9:29500"}
+
+
+def test_plan_names_a_server_that_is_no_member() -> None:
+    plan = replace(PLAN, server=Server(**SERVER))
+    assert parse_plan(plan.to_json()) == plan
+    assert "server" not in DOCUMENT
+
+
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        ([], "^server: expected an object"),
+        ({"name": "server"}, "^server.uid: expected str"),
+        (SERVER | {"address": "x" * 254}, "^server.address: "),
+        (SERVER | {"uid": "u1"}, "^server: .* is a member"),
+    ],
+)
+def test_server_of_a_plan_that_is_none_is_refused(server: object, why: str) -> None:
+    with pytest.raises(PlanError, match=why):
+        parse_plan(plan_with({"server": server}))
 
 
 def test_plan_says_what_it_continues_and_who_is_evicted_only_if_it_does() -> None:

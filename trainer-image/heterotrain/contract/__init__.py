@@ -4,6 +4,8 @@ The plan travels as one JSON document; metrics travel as Prometheus series, whos
 the end of a worker travels as its termination message. A change of any name here is a change of the protocol.
 """
 
+from heterotrain.contract.config import ASP as ASP
+from heterotrain.contract.config import BSP as BSP
 from heterotrain.contract.config import TRAINING_LOSS as TRAINING_LOSS
 from heterotrain.contract.config import TrainingConfig as TrainingConfig
 from heterotrain.contract.evaluated import MAX_METRIC_NAME as MAX_METRIC_NAME
@@ -22,6 +24,7 @@ from heterotrain.contract.plan import PLAN_SCHEMA as PLAN_SCHEMA
 from heterotrain.contract.plan import Member as Member
 from heterotrain.contract.plan import Plan as Plan
 from heterotrain.contract.plan import PlanError as PlanError
+from heterotrain.contract.plan import Server as Server
 from heterotrain.contract.plan import parse_plan as parse_plan
 from heterotrain.contract.records import EvaluationRecord as EvaluationRecord
 from heterotrain.contract.records import StepRecord as StepRecord

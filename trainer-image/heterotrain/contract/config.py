@@ -8,7 +8,14 @@ from dataclasses import dataclass, fields
 from heterotrain.contract.names import ENV_CONFIG
 from heterotrain.foreign import is_number, is_text, is_whole, parse_object, shown
 
-_CHANGES_THE_MODEL = ("learning_rate_scaling", "learning_rate_own_batch")
+_CHANGES_THE_MODEL = (
+    "learning_rate_scaling",
+    "learning_rate_own_batch",
+    "mode",
+    "max_staleness",
+    "late",
+    "push",
+)
 """Fields that are essential, unless they have their defaults."""
 
 _UNSAID = {"last_step", "backend", "endless", "heartbeat_timeout_seconds", *_CHANGES_THE_MODEL}
@@ -25,6 +32,9 @@ _MAX_CONFIG_BYTES = 2**17
 _LONGEST_PATH = 8192
 _NAMED = 8
 
+BSP, ASP = "BSP", "ASP"
+"""Ways of training together: in steps that all take together, or each by itself, through a parameter server."""
+
 TRAINING_LOSS = "loss"
 """The metric that needs no evaluation: the mean global training loss of the last `target_every_steps` steps."""
 
@@ -38,6 +48,11 @@ class TrainingConfig:
     becomes of an epoch's samples that do not fill a step; `backend`, with what gradients travel. The script of an
     `endless` job sees its end as ever, but the job goes on until it is stopped. Its learning rates are those for a
     global batch of `learning_rate_own_batch` samples, and follow another one as `learning_rate_scaling` says.
+
+    With `mode` ASP a parameter server applies each worker's update by itself, at rates that follow that worker's batch
+    in the same way. A worker that is more than `max_staleness` updates ahead of the slowest waits for it (None: nobody
+    waits), or, with `late` Discard, goes on, and what the slowest one sends is not applied. Workers `push` gradients,
+    or the model that they have trained, in place of the server's.
     """
 
     epochs: int | None = None
@@ -62,6 +77,10 @@ class TrainingConfig:
     backend: str = "auto"  # nccl where all workers have GPUs, else gloo; or gloo, whatever they have
     learning_rate_scaling: str = "None"  # they stay; Linear: in proportion; Sqrt: with its square root
     learning_rate_own_batch: int = 0
+    mode: str = BSP
+    max_staleness: int | None = None
+    late: str = "Apply"  # or Discard
+    push: str = "Gradients"  # or Model
 
     def reaches_target(self, value: float) -> bool:
         """Whether this value of the target's metric ends the job."""

@@ -15,9 +15,13 @@ ENV_CPU_LIMIT = "HETEROTRAIN_CPU_LIMIT"  # cores, as the pod started
 ENV_TERMINATION_LOG = "HETEROTRAIN_TERMINATION_LOG"
 ENV_SECRET = "HETEROTRAIN_SECRET"  # by which a job's workers know one another; unset: every peer is believed
 ENV_ELASTIC = "HETEROTRAIN_ELASTIC"  # 0: members stay, and all start again; unset or 1: they change in training
+ENV_ROLE = "HETEROTRAIN_ROLE"  # ROLE_SERVER; unset: a worker
 ENV_WARM_UP = "HETEROTRAIN_WARM_UP"  # 1: others train already, so it is to warm up before it says that it waits
 ENV_SERIES = "HETEROTRAIN_SERIES"  # file for one JSON line per step; unset: none is written
 ENV_LOOK = "HETEROTRAIN_LOOK"  # outside a job: a file for what join() was given; the script ends once that is known
+
+ROLE_SERVER = "server"
+"""The role of an asynchronous job's parameter server, which runs the same script as the workers."""
 
 SECRET_BYTES = 32
 """Random bytes in a job's secret, which is their hexadecimal digits."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from heterotrain.foreign import MAX_WHOLE, is_text, parse_object, shown
@@ -41,6 +41,15 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Server:
+    """The parameter server of an asynchronous job; `address` is `host:port`."""
+
+    name: str
+    uid: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Who trains, and with how many samples each.
 
@@ -57,6 +66,8 @@ class Plan:
 
     `evicted` are UIDs of workers that the operator has seen end, and without which the members go on by its word where
     they find no quorum of their own (`groups/convening`). One that knows nothing of it waits, as it did before.
+
+    An asynchronous job has a `server`, which is none of the members.
     """
 
     version: int
@@ -66,6 +77,7 @@ class Plan:
     continues: int = 0
     holds: bool = False
     evicted: tuple[str, ...] = ()
+    server: Server | None = None
 
     @property
     def leader(self) -> str:
@@ -99,6 +111,7 @@ class Plan:
                 **({"continues": self.continues} if self.continues else {}),
                 **({"holds": True} if self.holds else {}),
                 **({"evicted": list(self.evicted)} if self.evicted else {}),
+                **({"server": asdict(self.server)} if self.server else {}),
                 "applyAt": self.apply_at,
                 "leader": self.leader,
                 "globalBatchSize": self.global_batch_size,
@@ -160,11 +173,20 @@ def _evicted(document: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(uids)
 
 
+def _server(document: Mapping[str, Any]) -> Server | None:
+    entry = document.get("server")
+    if entry is None:
+        return None
+    if not isinstance(entry, dict):
+        raise PlanError(f"server: expected an object, found {shown(entry)}")
+    return Server(*(_text(entry, key, "server.") for key in ("name", "uid", "address")))
+
+
 def parse_plan(text: str | bytes) -> Plan:
     """Read a plan document; fields that are not known here are passed over.
 
     Raises PlanError if it is malformed, longer than `MAX_PLAN_BYTES`, of a newer schema, has a repeated or no member,
-    a number above 2**53, a member that is evicted, or if its batches do not add up.
+    a number above 2**53, a member that is evicted or the server, or if its batches do not add up.
     """
     try:
         document = parse_object(text, MAX_PLAN_BYTES)
@@ -208,6 +230,7 @@ def parse_plan(text: str | bytes) -> Plan:
         continues,
         holds,
         _evicted(document),
+        _server(document),
     )
     if continues and continues >= plan.generation:
         raise PlanError(f"continues: {continues} is not before the generation, {plan.generation}")
@@ -216,6 +239,8 @@ def parse_plan(text: str | bytes) -> Plan:
     evicted = next((member for member in members if member.uid in plan.evicted), None)
     if evicted is not None:
         raise PlanError(f"evicted: {shown(evicted.uid)} is a member")
+    if plan.server is not None and any(plan.server.uid == member.uid for member in members):
+        raise PlanError(f"server: {shown(plan.server.name)} is a member")
     leader = _text(document, "leader")
     if leader != plan.leader:
         raise PlanError(f"leader: {shown(leader)} is not the first member, {shown(plan.leader)}")
