@@ -97,6 +97,8 @@ class Service:
         self.workers: dict[str, Standing] = {}
         self._bound = bound
         self._batches: dict[str, int] = {}
+        self._places: dict[str, int] = {}  # in the plan's order
+        self._waiting: set[str] = set()  # who waits for a grant: at thousands of workers few do
         self._has_begun = False
         self._is_over = False
 
@@ -110,6 +112,7 @@ class Service:
     def follow(self, batches: Mapping[str, int]) -> None:
         """The plan's members, in its order, and their samples per update; who computes goes on with what it has."""
         self._batches = dict(batches)
+        self._places = {worker: place for place, worker in enumerate(batches)}
         for worker in [worker for worker in self.workers if worker not in batches]:
             self.leave(worker)
         for worker, standing in self.workers.items():
@@ -122,12 +125,14 @@ class Service:
         """
         batch_size = self._batches[worker]
         self.leave(worker)
-        clock = min(self._clocks(), default=0)
-        self.workers[worker] = Standing(batch_size, clock, since=now)
+        bounded = self._bound.max_staleness is not None
+        self.workers[worker] = Standing(batch_size, min(self._clocks(), default=0) if bounded else 0, since=now)
+        self._waiting.add(worker)
 
     def leave(self, worker: str) -> None:
         """It has ended, or is silent; what it holds goes out again. Nothing if it is not there."""
         standing = self.workers.pop(worker, None)
+        self._waiting.discard(worker)
         for lease in standing.leases if standing else ():
             self.ledger.give_back(worker, lease.number)
 
@@ -154,14 +159,14 @@ class Service:
         if update.version != standing.version:
             return Refused(f"it was computed on version {update.version}, where {standing.version} was given")
         if self._is_over:
-            standing.since = now
+            self._await_grant(update.worker, standing, now)
             return Refused("the job is over", late=True)
         if self._is_too_late(update.worker, standing):
             standing.discarded += 1
             standing.leases.remove(lease)
             self.ledger.give_back(update.worker, update.lease)
             standing.clock = max(self._clocks())  # it begins anew, beside the fastest
-            standing.since = now
+            self._await_grant(update.worker, standing, now)
             return Refused("it is late", late=True)
         return Accepted(update.worker, lease, self.version - update.version)
 
@@ -173,17 +178,20 @@ class Service:
         standing.clock += 1
         standing.updates += 1
         standing.staleness += accepted.staleness
-        standing.since = now
+        self._await_grant(accepted.worker, standing, now)
         self.version += 1
+
+    def _await_grant(self, worker: str, standing: Standing, now: float) -> None:
+        standing.since = now
+        self._waiting.add(worker)
 
     # --- what they get --------------------------------------------------------------------------------------------
 
     def grants(self, now: float) -> list[Grant]:
         """The grants of those who may go on now, the slowest first and then in the plan's order; all of one version."""
-        waiting = [worker for worker in self._batches if worker in self.workers and self._since(worker) is not None]
+        ranked = sorted(self._waiting, key=lambda worker: (self.workers[worker].clock, self._places[worker]))
         if self.is_over:
-            return [self._granted(worker, now) for worker in waiting]
-        ranked = sorted(waiting, key=lambda worker: self.workers[worker].clock)
+            return [self._granted(worker, now) for worker in ranked]
         free: list[str] = []
         for worker in [worker for worker in ranked if self._may_go(worker)]:
             if self._takes_lease(worker, free):
@@ -201,6 +209,7 @@ class Service:
         assert standing.since is not None
         standing.waited += max(0.0, now - standing.since)
         standing.since = None
+        self._waiting.remove(worker)
         standing.version = self.version
         if self.is_over:
             return Grant(worker, self.version, None)
@@ -254,9 +263,6 @@ class Service:
 
     def _clocks(self, without: str = "") -> list[int]:
         return [each.clock for each in self._training(without)]
-
-    def _since(self, worker: str) -> float | None:
-        return self.workers[worker].since
 
     def _is_too_late(self, worker: str, standing: Standing) -> bool:
         bound = self._bound
