@@ -1,0 +1,60 @@
+"""Tables of asynchronous training in virtual time, beside what the papers say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+
+from table import NONE, Documents, table
+
+BSP, UNIFORM, STATIC, DYNAMIC = "BSP", "uniform", "static", "dynamic"
+UNIFORM_SCALED = "uniform, rates by the global batch"
+WORKER_BATCH, UNSCALED = "dynamic, rates by the worker's batch", "dynamic, rates as they are"
+SSP, MODELS_PUSHED = "dynamic, SSP(5)", "dynamic, models pushed"
+ARMS = (BSP, UNIFORM, UNIFORM_SCALED, STATIC, DYNAMIC, WORKER_BATCH, UNSCALED, SSP, MODELS_PUSHED)
+CHANGING = "changing"
+
+PLACES: Mapping[str, tuple[str, ...]] = {
+    BSP: ("HL1", "HL8"),
+    UNIFORM: ("HL1", "HL2", "HL4", "HL8", CHANGING),
+    UNIFORM_SCALED: ("HL1", "HL8", CHANGING),
+    STATIC: ("HL4", "HL8"),
+    DYNAMIC: ("HL2", "HL4", "HL8", CHANGING),
+    WORKER_BATCH: ("HL8",),
+    UNSCALED: ("HL8",),
+    SSP: ("HL8",),
+    MODELS_PUSHED: ("HL8",),
+}
+"""Where each arm runs: it would be another one's run elsewhere, or adds nothing to what the papers say."""
+
+
+def accuracy(documents: Documents) -> str:
+    """A row for each model, place and arm: accuracy, time, updates and staleness, in the mean over the seeds."""
+    runs = [run for document in documents for run in document["outcomes"]]
+    rows = []
+    for model, place, arm in dict.fromkeys((run["model"], run["place"], run["arm"]) for run in runs):
+        mine = [run for run in runs if (run["model"], run["place"], run["arm"]) == (model, place, arm)]
+        target = 0.95 * fmean(run["accuracy"] for run in runs if run["model"] == model and run["arm"] == BSP)
+        reached = [next((when for when, found in run["epochs"] if found >= target), None) for run in mine]
+        came = [when for when in reached if when is not None]
+        rows.append(
+            [
+                model,
+                place,
+                arm,
+                f"{fmean(run['accuracy'] for run in mine):.1%}",
+                f"{fmean(run['seconds'] for run in mine):.0f}",
+                f"{fmean(came):.0f}" + ("" if len(came) == len(mine) else f" ({len(came)} of {len(mine)})")
+                if came
+                else NONE,
+                round(fmean(run["updates"] for run in mine)),
+                f"{fmean(run['staleness'] for run in mine):.1f}",
+                max(run["stalest"] for run in mine),
+                f"{fmean(max(run['rates']) / min(run['rates']) for run in mine):.2f}",
+                f"{fmean(run['adjustments'] for run in mine):.1f}",
+            ]
+        )
+    rows.sort(key=lambda row: (list(dict.fromkeys(each[0] for each in rows)).index(row[0]), row[1], ARMS.index(row[2])))
+    headings = ("model", "level", "arm", "accuracy", "virtual seconds", "until 95 % of BSP's accuracy", "updates")
+    more = ("staleness", "greatest", "fastest over slowest update rate", "adjustments")
+    return table((*headings, *more), rows, texts=3)
