@@ -7,6 +7,7 @@ by Ctrl-C or SIGTERM.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -21,7 +22,7 @@ from heterotrain_operator.cli.local.chaos import chaos
 from heterotrain_operator.cli.local.checks import Options
 from heterotrain_operator.cli.local.run import run
 from heterotrain_operator.cli.parser import parse, parser
-from heterotrain_operator.cli.past_runs import list_runs
+from heterotrain_operator.cli.past_runs import list_runs, write_report
 from heterotrain_operator.cli.script_job import IMAGE, ScriptJob, init, is_script, text_of
 from heterotrain_operator.cli.script_look import look_at
 from heterotrain_operator.experiments.trials.stop import Interrupted
@@ -60,7 +61,7 @@ def _script_job(asked: argparse.Namespace, script: Path, words: tuple[str, ...])
             sys.stderr.write("\r\x1b[K")
 
 
-def _run(asked: argparse.Namespace, words: tuple[str, ...]) -> int:
+def _run(asked: argparse.Namespace, words: tuple[str, ...], command: tuple[str, ...]) -> int:
     script = _script_job(asked, asked.manifest, words) if is_script(asked.manifest) else None
     if script is None:
         misplaced = [f"--{name.replace('_', '-')}" for name in FOR_SCRIPTS if getattr(asked, name)]
@@ -85,6 +86,7 @@ def _run(asked: argparse.Namespace, words: tuple[str, ...]) -> int:
             logs=asked.logs,
             script=script,
             seed=asked.seed,
+            words=command,
         ),
         Path.cwd(),
     )
@@ -125,27 +127,31 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; SystemExit(2) for unknown commands and options."""
     program = program_name(sys.argv[0])
-    asked, words = parse(sys.argv[1:] if arguments is None else arguments, program)
+    given = sys.argv[1:] if arguments is None else arguments
+    asked, words = parse(given, program)
     try:
         if asked.command in COMMANDS:
             return run_command(asked, program)
         if asked.command == "version":
-            sys.stdout.write(f"heterotrain {package_version()}\n")
+            found = package_version()
+            sys.stdout.write((json.dumps({"heterotrain": found}) if asked.json else f"heterotrain {found}") + "\n")
             return SUCCEEDED
         if asked.command == "completion":
             return _completion(parser(), asked.shell)
         if asked.command == "runs":
-            return list_runs(Path.cwd(), asked.job, program)
+            return list_runs(Path.cwd(), asked.job, program, as_json=asked.json)
+        if asked.command == "report":
+            return write_report(Path.cwd(), asked.job, program, as_json=asked.json)
         if asked.command == "chaos":
             return chaos(asked, Path.cwd(), program)
         if asked.command == "validate":
-            return validate_command.validate(asked.manifests, strict=asked.strict)
+            return validate_command.validate(asked.manifests, strict=asked.strict, as_json=asked.json)
         if asked.command == "init":
             script = _script_job(asked, asked.script, words)
-            return init(script, asked.image, asked.output, only_print=asked.print_manifest)
+            return init(script, asked.image, asked.output, only_print=asked.print_manifest, as_json=asked.json)
         if asked.command == "simulate":
             return _simulate(asked)
-        return _run(asked, words)
+        return _run(asked, words, (program, *given))
     except ManifestError as error:
         return _refuse(_subject(asked), error)
     except Interrupted as stopped:

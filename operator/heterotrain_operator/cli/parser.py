@@ -34,7 +34,7 @@ RUN_EXAMPLES = """examples:
   heterotrain run job.yaml --resume                  go on from the newest checkpoint
 """
 
-HERE = ("run", "runs", "chaos", "simulate", "init", "validate")
+HERE = ("run", "runs", "report", "chaos", "simulate", "init", "validate")
 EVERYWHERE = ("logs", "explain")
 CLUSTER = ("status", "watch")
 
@@ -70,12 +70,15 @@ def parser(program: str = "heterotrain") -> argparse.ArgumentParser:
     )
     _add_run(commands)
     _add_runs(commands)
+    _add_report(commands)
     _add_chaos(commands)
     _add_simulate(commands)
     _add_init(commands)
     _add_validate(commands)
     add_commands(commands)
-    commands.add_parser("version", help="print the version", description="Print the version.")
+    commands.add_parser("version", help="print the version", description="Print the version.").add_argument(
+        "--json", action="store_true", help="print it as JSON"
+    )
     shells = commands.add_parser(
         "completion",
         help="print what a shell needs to complete commands",
@@ -130,6 +133,18 @@ def _add_runs(commands: Commands[argparse.ArgumentParser]) -> None:
         description="List the newest runs of the jobs that were run in this folder, with their ends and folders.",
     )
     listed.add_argument("job", nargs="?", metavar="JOB", help="only those of this job")
+    listed.add_argument("--json", action="store_true", help="print them as one JSON list")
+
+
+def _add_report(commands: Commands[argparse.ArgumentParser]) -> None:
+    report = commands.add_parser(
+        "report",
+        help="write the page of a run, with its charts",
+        description="Write report.html and trace.json of a run into its folder, and print where the page is. A run "
+        "with --out has them already. Exit code: 0 written, 1 the run has left too little, 2 there is no such run.",
+    )
+    report.add_argument("job", metavar="JOB|RUN", help="a job that was run in this folder, or the folder of a run")
+    report.add_argument("--json", action="store_true", help="print the paths of both files as JSON")
 
 
 def _add_trials(train: argparse.ArgumentParser) -> None:
@@ -157,7 +172,7 @@ def _add_trials(train: argparse.ArgumentParser) -> None:
 
 
 def _add_output(train: argparse.ArgumentParser) -> None:
-    train.add_argument("--out", type=Path, metavar="DIR", help="keep series, plots and report.html in this folder")
+    train.add_argument("--out", type=Path, metavar="DIR", help="keep series, report.html and a trace there")
     train.add_argument(
         "--logs",
         choices=script_output.CHOICES,
@@ -300,7 +315,7 @@ def _add_simulate(commands: Commands[argparse.ArgumentParser]) -> None:
     simulate.add_argument(
         "--intervals", type=arguments.whole(1, MAX_INTERVALS), metavar="N", help="simulate N control intervals"
     )
-    simulate.add_argument("--out", type=Path, metavar="DIR", help="keep figures, plots and report.html in this folder")
+    simulate.add_argument("--out", type=Path, metavar="DIR", help="keep figures, report.html and a trace there")
     simulate.add_argument("--fresh", action="store_true", help="replace an earlier run in --out")
     simulate.add_argument(
         "--print-scenario", action="store_true", help="print the scenario of a run, and simulate nothing"
@@ -320,6 +335,7 @@ def _add_init(commands: Commands[argparse.ArgumentParser]) -> None:
     init.add_argument("--image", default=IMAGE, help=f"the image of the workers on a cluster ({IMAGE})")
     init.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: the script's name with .yaml, here")
     init.add_argument("--print-manifest", action="store_true", help="print it, and write no file")
+    init.add_argument("--json", action="store_true", help="print where it is as JSON")
 
 
 def _add_validate(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -337,6 +353,7 @@ def _add_validate(commands: Commands[argparse.ArgumentParser]) -> None:
         help="a file, of one document or several; a folder, for all jobs in it; - for standard input",
     )
     validate.add_argument("--strict", action="store_true", help="refuse what is doubtful, too")
+    validate.add_argument("--json", action="store_true", help="print what was found as one JSON list")
 
 
 def parse(given: Sequence[str], program: str) -> tuple[argparse.Namespace, tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -223,7 +224,7 @@ def text_of(script: ScriptJob, image: str) -> str:
     return f"# {said}.\n{manifest_text(document)}"
 
 
-def init(script: ScriptJob, image: str, output: Path | None, *, only_print: bool) -> int:
+def init(script: ScriptJob, image: str, output: Path | None, *, only_print: bool, as_json: bool = False) -> int:
     """Write the manifest to a file that is not there yet, or print it. Returns the exit code.
 
     Raises ManifestError.
@@ -242,5 +243,8 @@ def init(script: ScriptJob, image: str, output: Path | None, *, only_print: bool
         raise ManifestError([Problem(str(path), "is there already; name another file with -o")]) from None
     except OSError as error:
         raise ManifestError([Problem(str(path), f"cannot be written: {error.strerror}")]) from error
-    sys.stdout.write(f"{path} is written; run it here with: heterotrain run {path}\n")
+    if as_json:
+        sys.stdout.write(json.dumps({"manifest": str(path)}) + "\n")
+    else:
+        sys.stdout.write(f"{path} is written; run it here with: heterotrain run {path}\n")
     return 0

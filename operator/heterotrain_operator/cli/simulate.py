@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -14,8 +13,16 @@ from rich.console import Console
 
 from heterotrain_operator.api import ManifestError, Problem
 from heterotrain_operator.cli import FAILED, SUCCEEDED, package_version
-from heterotrain_operator.cli.terminal import LiveView, ProgressLine, messages, print_report, progress_line, say
-from heterotrain_operator.experiments.report.simulated import Course, report_of
+from heterotrain_operator.cli.terminal import (
+    LiveView,
+    ProgressLine,
+    messages,
+    print_json,
+    print_report,
+    progress_line,
+    say,
+)
+from heterotrain_operator.experiments.report.simulated import Course, report_of, write_simulation
 from heterotrain_operator.experiments.runs import cleared, out_problems
 from heterotrain_operator.experiments.scenarios import Changes
 from heterotrain_operator.experiments.scenarios.reading import Simulation, load_simulation
@@ -110,8 +117,7 @@ def run_simulation(asked: argparse.Namespace) -> int:
             say(console, f"the report cannot be written: {error}", "red")
             kept = False
         if asked.json:
-            sys.stdout.write(json.dumps(found.to_json(), indent=2, allow_nan=False) + "\n")
-            sys.stdout.flush()
+            print_json(found.to_json())
     if outcome.stopped_by is not None:
         return outcome.stopped_by.exit_code
     return FAILED if not kept or any(run.failed for run in outcome.runs) else SUCCEEDED
@@ -170,8 +176,5 @@ def _keep(out: Path | None, simulation: Simulation, found: Comparison, outcome: 
     """Write the report, if one is asked for. Raises OSError."""
     if out is None:
         return
-    # Drawing costs a second of imports that a simulation without a report does not need.
-    from heterotrain_operator.experiments.report.files import write_simulation  # noqa: PLC0415
-
     course = Course(outcome.shown, simulation.text, package_version())
     say(console, f"Report: {write_simulation(cleared(out), found, course)}")

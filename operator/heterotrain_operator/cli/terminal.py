@@ -7,8 +7,11 @@ of any other each row becomes a line that names its figures.
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Self
 
 from rich.box import HEAVY_HEAD, Box
@@ -44,6 +47,17 @@ BAR_WIDTH = 40
 LEAST_BAR_WIDTH = 8
 
 
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Iterable[float], most: float | None = None) -> str:
+    """Values from 0 to `most` (None: the greatest) as blocks, a character each."""
+    known = list(values)
+    top = max(known, default=0.0) if most is None else most
+    shares = (min(max(value / top, 0.0), 1.0) if top > 0 else 0.0 for value in known)
+    return "".join(BLOCKS[round(share * (len(BLOCKS) - 1))] for share in shares)
+
+
 def messages() -> Console:
     """Standard error, on which commands say what happens."""
     console = Console(stderr=True)
@@ -59,6 +73,12 @@ def output() -> Console:
 def say(console: Console, text: str, style: str = "") -> None:
     """One line that stays, uncut; a terminal folds it."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_json(document: object) -> None:
+    """One JSON document on standard output, at once; moments as RFC 3339 has them."""
+    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False, default=datetime.isoformat) + "\n")
+    sys.stdout.flush()
 
 
 def print_report(console: Console, report: Report, notes: Sequence[str] = ()) -> None:

@@ -12,6 +12,7 @@ from heterotrain_operator.api import KIND, HeteroTrainingJob, ManifestError, Pro
 from heterotrain_operator.api.document import STANDARD_INPUT, read_documents
 from heterotrain_operator.api.lint import doubts, faults
 from heterotrain_operator.cli import BAD_INPUT, SUCCEEDED
+from heterotrain_operator.cli.terminal import print_json
 from heterotrain_operator.clusters.kube.objects.names import CHECKPOINT_VOLUME, PLAN_VOLUME
 from heterotrain_operator.clusters.local.template import read_templates
 
@@ -30,33 +31,73 @@ class _Source:
         return "standard input" if self.path == STANDARD_INPUT else str(self.path)
 
 
-def validate(paths: Sequence[Path], *, strict: bool) -> int:
+def validate(paths: Sequence[Path], *, strict: bool, as_json: bool = False) -> int:
     """Check every job in files, folders and standard input (`-`), and say of each what it is or all that is wrong with
     it; with `strict`, what is merely doubtful is wrong, too. Returns the exit code.
     """
-    refused = found = 0
+    found = list(_found(paths, strict=strict))
+    if not found:
+        found.append(Found(", ".join(map(str, paths)), (Problem("", f"no file holds a {KIND}"),)))
+    if as_json:
+        print_json([each.to_json() for each in found])
+    else:
+        for each in found:
+            each.print()
+    return BAD_INPUT if any(each.problems for each in found) else SUCCEEDED
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found in one source: a job in words, if it is valid, with what is doubtful and what this machine
+    refuses; or all that is wrong."""
+
+    name: str
+    problems: tuple[Problem, ...] = ()
+    job: str = ""
+    doubtful: tuple[Problem, ...] = ()
+    not_here: tuple[Problem, ...] = ()
+
+    def print(self) -> None:
+        """Say it: what is valid on standard output, what is refused on standard error."""
+        out = sys.stderr if self.problems else sys.stdout
+        out.write(f"{self.name} is {'refused:' if self.problems else f'valid: {self.job}'}\n" if self.name else "")
+        out.writelines(f"  {problem}\n" for problem in self.problems)
+        out.writelines(f"  Doubtful: {problem}\n" for problem in self.doubtful)
+        if self.not_here:
+            out.write("It cannot run on this machine, though:\n")
+            out.writelines(f"  {problem}\n" for problem in self.not_here)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {
+            "source": self.name,
+            "valid": not self.problems,
+            "job": self.job or None,
+            "problems": list(map(str, self.problems)),
+            "doubtful": list(map(str, self.doubtful)),
+            "not_on_this_machine": list(map(str, self.not_here)),
+        }
+
+
+def _found(paths: Sequence[Path], *, strict: bool) -> Iterator[Found]:
     for source in _sources(paths):
         if isinstance(source, ManifestError):
-            refused += _refuse("", source)
+            yield Found("", tuple(source.problems))
             continue
         try:
             documents = read_documents(source.path)
         except ManifestError as error:
-            refused += _refuse(source.name, error)
+            yield Found(source.name, tuple(error.problems))
             continue
         jobs = [(index, each) for index, each in enumerate(documents, start=1) if _is_meant(each, documents, source)]
-        found += len(jobs)
         for index, document in jobs:
             name = source.name if len(documents) == 1 else f"{source.name}, document {index}"
             try:
-                _describe(name, document, strict=strict)
+                yield _checked(name, document, strict=strict)
             except ManifestError as error:
-                refused += _refuse(name, error)
+                yield Found(name, tuple(error.problems))
         if source.named and not jobs:
-            refused += _refuse(source.name, ManifestError([Problem("", f"holds no {KIND}")]))
-    if not found and not refused:
-        refused += _refuse(", ".join(map(str, paths)), ManifestError([Problem("", f"no file holds a {KIND}")]))
-    return BAD_INPUT if refused else SUCCEEDED
+            yield Found(source.name, (Problem("", f"holds no {KIND}"),))
 
 
 def _sources(paths: Sequence[Path]) -> Iterator[_Source | ManifestError]:
@@ -82,22 +123,18 @@ def _resembles(kind: object) -> bool:
     return isinstance(kind, str) and kind.lower() == KIND.lower()
 
 
-def _describe(name: str, document: Any, *, strict: bool) -> None:
-    """Say what a job is. Raises ManifestError with all that is wrong with it."""
+def _checked(name: str, document: Any, *, strict: bool) -> Found:
+    """What a job is. Raises ManifestError with all that is wrong with it."""
     job = parse_manifest(document)
     wrong = faults(job, volumes_of(job))
     doubtful = doubts(job)
     if wrong or (strict and doubtful):
         raise ManifestError([*wrong, *(doubtful if strict else [])])
-    sys.stdout.write(f"{name} is valid: {described(job)}\n")
-    for problem in doubtful:
-        sys.stdout.write(f"  Doubtful: {problem}\n")
     try:
         read_templates(job)
     except ManifestError as error:
-        sys.stdout.write("It cannot run on this machine, though:\n")
-        for problem in error.problems:
-            sys.stdout.write(f"  {problem}\n")
+        return Found(name, job=described(job), doubtful=tuple(doubtful), not_here=tuple(error.problems))
+    return Found(name, job=described(job), doubtful=tuple(doubtful))
 
 
 def volumes_of(job: HeteroTrainingJob) -> set[str]:
@@ -114,12 +151,3 @@ def described(job: HeteroTrainingJob) -> str:
         f"{'group' if groups == 1 else 'groups'}, global batch {job.spec.global_batch_size}, "
         f"policy {job.spec.batching.policy}"
     )
-
-
-def _refuse(name: str, error: ManifestError) -> int:
-    """Print why; returns 1, so that callers can count."""
-    if name:
-        sys.stderr.write(f"{name} is refused:\n")
-    for problem in error.problems:
-        sys.stderr.write(f"  {problem}\n")
-    return 1

@@ -147,9 +147,16 @@ def run_trials(
 
 
 def summary_of(
-    experiment: Experiment, results: Sequence[TrialResult], limits: str, *, of_script: bool = False
+    experiment: Experiment,
+    results: Sequence[TrialResult],
+    limits: str,
+    *,
+    of_script: bool = False,
+    provenance: Mapping[str, str] | None = None,
 ) -> Summary:
-    """The results in numbers; `limits` says how CPU limits were imposed, `of_script` that no manifest was given."""
+    """The results in numbers; `limits` says how CPU limits were imposed, `of_script` that no manifest was given, and
+    `provenance` where they come from.
+    """
     core = to_core(experiment.job)
     trained = [result.history for result in results if not result.trial.is_profile]
     target = experiment.job.spec.training.target
@@ -174,4 +181,5 @@ def summary_of(
         levels=experiment.schedule.levels,
         least=least_batches(core, results),
         circumstances=circumstances,
+        provenance=provenance,
     )

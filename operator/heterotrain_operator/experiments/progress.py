@@ -1,10 +1,10 @@
-"""How far a job has come, and how fast it trains now; pure."""
+"""How far a job has come, how fast it trains now, and how that went of late; pure."""
 
 from __future__ import annotations
 
 from collections import deque
 
-from heterotrain_operator.core.model import Seen
+from heterotrain_operator.core.model import Seen, WorkerMetrics
 
 RATE_OVER_SECONDS = 20.0
 
@@ -31,6 +31,37 @@ class Pace:
             return None
         (first, low), (last, high) = self._points[0], self._points[-1]
         return (high - low) / (last - first) if last > first and high > low else None
+
+
+TREND = 8
+"""Values of a trend: the newest."""
+
+
+class Trends:
+    """How the share of waiting of each worker and the job's samples per second went, observation by observation."""
+
+    def __init__(self) -> None:
+        self.rates: deque[float] = deque(maxlen=TREND)
+        self.waiting: dict[str, deque[float]] = {}
+        self._before: dict[str, WorkerMetrics] = {}
+
+    def note(self, seen: Seen, steps_per_second: float | None) -> None:
+        """A round was observed."""
+        metrics = {worker.name: worker.metrics for worker in seen.workers if worker.metrics is not None}
+        if steps_per_second is not None:
+            self.rates.append(steps_per_second * sum(each.batch_size for each in metrics.values()))
+        for name, now in metrics.items():
+            before = self._before.get(name)
+            is_same = before is not None and before.plan_version == now.plan_version and before.steps <= now.steps
+            own = now.own_seconds - (before.own_seconds if before is not None and is_same else 0.0)
+            wait = now.wait_seconds - (before.wait_seconds if before is not None and is_same else 0.0)
+            if own + wait > 0:
+                self.note_waiting(name, wait / (own + wait))
+        self._before |= metrics
+
+    def note_waiting(self, worker: str, share: float) -> None:
+        """A worker's share of waiting was observed."""
+        self.waiting.setdefault(worker, deque(maxlen=TREND)).append(share)
 
 
 def committed_steps(seen: Seen) -> int:

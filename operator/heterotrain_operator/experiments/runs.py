@@ -27,6 +27,7 @@ WRITTEN = (
     "scenario.yaml",
     "schedule.yaml",
     "report.html",
+    "trace.json",
 )
 TRIALS = "arms"
 """The folder of the trials' own files, by its former name, which other programs know."""

@@ -41,6 +41,26 @@ def test_last_table_of_a_job_shows_how_it_went():
         assert word in last
 
 
+def test_sparklines_show_how_waiting_and_throughput_went() -> None:
+    text, clock = io.StringIO(), Clock()
+    with View(Console(file=text, width=160, force_terminal=True, color_system=None), clock) as view:
+        view.begin("Optimal", JOB, Path)
+        for second, waited in enumerate((0.0, 0.3, 1.2, 1.2)):
+            clock.seconds = float(second)
+            now = seen(100 + 10 * second)
+            large, small = (
+                replace(worker, metrics=replace(worker.metrics, own_seconds=0.3 * (second + 1), wait_seconds=wait))
+                for worker, wait in zip(now.workers[::-1], (waited, 0.0), strict=True)
+                if worker.metrics is not None
+            )
+            view.show(replace(now, workers=(large, small)), QUIET, None)
+    last = text.getvalue()[text.getvalue().rindex("step 130/400") - 1_500 :]
+    assert "│ ▁▅▆▁" in last, (
+        "the large worker waited none, half, three quarters, and none of the time between two looks"
+    )
+    assert "███ 960 samples/s" in last
+
+
 class Clock:
     """A clock that tests set."""
 

@@ -12,6 +12,7 @@ from heterotrain_operator.experiments import runs
 from heterotrain_operator.experiments.figures.summary import summarize
 from heterotrain_operator.experiments.figures.verdict import Circumstances
 from heterotrain_operator.experiments.report import kept
+from heterotrain_operator.experiments.report.trials import Course
 from heterotrain_operator.experiments.trials.observer import Entry
 from heterotrain_operator.experiments.trials.trial import Trial, TrialResult
 from unit.cli.conftest import Run
@@ -32,7 +33,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     bounds = {FAST: (1, 64), SLOW: (1, 64)}
     summary = summarize("el", (trial("Optimal", steps),), (FAST, SLOW), bounds=bounds, circumstances=found)
     entry = Entry(3.0, 30, 2, (48, 16), "why", (Event("Normal", "BatchRebalanced", "move 16 samples"),))
-    kept.keep(out, summary, [TrialResult(Trial("Optimal", 1), trial("Optimal", steps), (entry,), {})])
+    series = {name: tuple(step.records[name] for step in steps) for name in (FAST, SLOW)}
+    result = TrialResult(Trial("Optimal", 1), trial("Optimal", steps), (entry,), series)
+    kept.keep(out, summary, Course((result,), (), (FAST, SLOW), "kind: HeteroTrainingJob\n"))
     unknown = runs.begin(tmp_path, "el", None, datetime(2026, 1, 2, tzinfo=UTC))
     for folder in (out, unknown):
         (runs.log_folder(folder, "optimal-1") / "el-cpu-0").mkdir(parents=True)

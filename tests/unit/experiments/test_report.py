@@ -2,17 +2,21 @@
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from browser import Browser
 
-from heterotrain.contract import EvaluationRecord
+from heterotrain.contract import EvaluationRecord, StepRecord
 from heterotrain_operator.core.model import Event
-from heterotrain_operator.experiments.figures.history import FaultRecord
+from heterotrain_operator.experiments.figures.history import FaultRecord, TrialHistory
 from heterotrain_operator.experiments.figures.summary import summarize
-from heterotrain_operator.experiments.report.files import write_trials
+from heterotrain_operator.experiments.provenance import provenance_of
+from heterotrain_operator.experiments.report import kept
 from heterotrain_operator.experiments.report.plots import batches_and_times
 from heterotrain_operator.experiments.report.trials import Course
 from heterotrain_operator.experiments.trials.observer import Entry
@@ -38,17 +42,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         bounds={FAST: (1, 64), SLOW: (1, 64)},
         profiled=(profiled,),
         limits="by cgroups",
+        provenance=provenance_of(["heterotrain", "run", "<my job>.yaml"], datetime(2026, 1, 2, tzinfo=UTC), Path("/")),
     )
     entry = Entry(3.0, 30, 2, (48, 16), "why", (Event("Normal", "BatchRebalanced", "move 16 <samples>"),))
-    series = {name: [*before[name], *after[name]] for name in (FAST, SLOW)}
     trials = (
-        TrialResult(Trial("Optimal", 1), optimal, (entry,), series),
-        TrialResult(Trial("Uniform", 1), uniform, (), {}),
+        TrialResult(Trial("Optimal", 1), optimal, (entry,), series_of(optimal)),
+        TrialResult(Trial("Uniform", 1), uniform, (), series_of(uniform)),
     )
     path = tmp_path_factory.mktemp("report")
     profiles = (TrialResult(Trial("Profile", 0), profiled, (), {}),)
-    write_trials(path, summary, Course(trials, profiles, (FAST, SLOW), MANIFEST, 4, "0.1.0"))
+    course = Course(trials, profiles, (FAST, SLOW), MANIFEST)
+    kept.keep(path, summary, course)
+    kept.draw(path, summary, course)
     return path
+
+
+def series_of(trial: TrialHistory) -> dict[str, tuple[StepRecord, ...]]:
+    """The records of its steps, by worker."""
+    return {name: tuple(step.records[name] for step in trial.steps) for name in (FAST, SLOW)}
 
 
 class Links(HTMLParser):
@@ -66,9 +77,9 @@ def test_report_refers_to_nothing_outside_itself(folder: Path):
     text = (folder / "report.html").read_text("utf-8")
     links = Links()
     links.feed(text)
-    assert len(links.found) == 4  # loss, two trials, profile
-    assert all(link.startswith("data:image/png;base64,") for link in links.found)
-    assert not re.search(r"https?://|@import|url\(|<script", text)
+    assert links.found == []
+    assert set(re.findall(r"https?://[^\"]*|@import|url\(", text)) == {"http://www.w3.org/2000/svg"}  # a namespace
+    assert text.count("<script") == 1
 
 
 def test_report_shows_trials_decisions_manifest_and_machine(folder: Path):
@@ -78,17 +89,83 @@ def test_report_shows_trials_decisions_manifest_and_machine(folder: Path):
         "BatchRebalanced: move 16 &lt;samples&gt;",
         "48 / 16",
         "HeteroTrainingJob # &lt;script&gt;&amp;",
-        "4 CPU cores",
+        "heterotrain run &#x27;&lt;my job&gt;.yaml&#x27;",
+        "2026-01-02 00:00 UTC",
         "by cgroups",
+        "Before: batches 32 / 32, a step of 1.5 s, and the worker that waits most for slower ones waits 44% of it. "
+        "After: batches 48 / 16, a step of 1.0 s, and the worker that waits most for slower ones waits 2% of it.",
+        "At the same step the losses differ by 50.00% in the median of 90 steps, and by 50.0% at most",
         FAST,
     ):
         assert words in text
 
 
-def test_pictures_series_decisions_and_figures_are_kept_beside_the_page(folder: Path):
-    pictures = list(folder.glob("*.png"))
-    assert {path.name for path in pictures} == {"loss.png", "optimal-1.png", "uniform-1.png", "profile.png"}
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+def test_page_of_a_kept_run_is_the_same_when_it_is_drawn_again(folder: Path):
+    summary, course = kept.read_course(folder)
+    drawn = (folder / "report.html").read_text("utf-8")
+    assert kept.draw(folder, summary, course).read_text("utf-8") == drawn
+
+
+def test_trace_has_each_step_of_each_worker_and_the_batches_when_they_change(folder: Path):
+    events = json.loads((folder / "trace.json").read_text("utf-8"))
+    of = {kind: [event for event in events if event["ph"] == kind] for kind in "MXC"}
+    assert {event["args"]["name"] for event in of["M"]} == {"Optimal", "Uniform", FAST, SLOW}
+    assert len(of["X"]) == 2 * 2 * 2 * 90
+    assert [event["args"] for event in of["C"] if event["pid"] == 1] == [{FAST: 32, SLOW: 32}, {FAST: 48, SLOW: 16}]
+    computed, waited = [event for event in of["X"] if event["args"]["step"] == 0 and event["pid"] == 1][:2]
+    assert (computed["name"], computed["ts"], computed["dur"]) == ("compute", 0, 320_000)
+    assert (waited["name"], waited["ts"], waited["dur"]) == ("wait", 320_000, 1_140_000)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as browser:
+        yield browser
+
+
+UNDRAWN = """[...document.querySelectorAll("figure.chart svg.data, figure.balance svg.bars")].filter((drawing) =>
+  ![...drawing.querySelectorAll("path.line, rect")].some((mark) => mark.getBoundingClientRect().width > 0)).length"""
+BEYOND = """[...document.querySelectorAll("body *")].filter((each) => !each.closest(".wide, pre")
+  && each.getBoundingClientRect().right > innerWidth + 1).map((each) => each.outerHTML.slice(0, 80))"""
+OF_LOSS = "document.querySelector('.halves .data')"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 390])
+def test_page_is_drawn_without_errors_and_within_its_width(folder: Path, browser: Browser, width: int, theme: str):
+    browser.open(folder / "report.html", width=width, theme=theme)
+    assert browser.evaluate("document.querySelectorAll('figure').length") == 7
+    assert browser.evaluate(UNDRAWN) == 0
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    assert browser.evaluate(BEYOND) == []
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark, light = "rgb(20, 23, 28)", "rgb(255, 255, 255)"
+    assert browser.evaluate(ground) == (dark if theme == "dark" else light)
+    browser.evaluate("document.getElementById('theme').click()")
+    assert browser.evaluate(ground) == (light if theme == "dark" else dark)
+    assert browser.complaints == []
+
+
+def test_chart_says_its_values_under_the_pointer_and_zooms_into_what_is_chosen(folder: Path, browser: Browser):
+    browser.open(folder / "report.html", width=1200, theme="light")
+    browser.evaluate(f"{OF_LOSS}.scrollIntoView({{ block: 'center' }})")
+    box = browser.evaluate(f"(({{ x, y, width }}) => ({{ x, y, width }}))({OF_LOSS}.getBoundingClientRect())")
+    middle = box["x"] + box["width"] / 2, box["y"] + 20
+    browser.mouse("Moved", *middle)
+    said = browser.evaluate("document.getElementById('under').textContent").splitlines()
+    assert said[0].startswith("step 44")
+    assert said[1:] == ["Optimal  0.5", "Uniform  1"]
+    browser.mouse("Pressed", *middle)
+    browser.mouse("Moved", middle[0] + box["width"] / 4, middle[1])
+    browser.mouse("Released", middle[0] + box["width"] / 4, middle[1])
+    left, _, width, _ = map(float, browser.evaluate(f"{OF_LOSS}.getAttribute('viewBox')").split())
+    assert (left, width) == (pytest.approx(500, abs=5), pytest.approx(250, abs=5))
+    ticks = "[...document.querySelectorAll('.halves .panel')[0].querySelectorAll('.tick text')].map(t => t.textContent)"
+    assert browser.evaluate(ticks) == ["45", "50", "55", "60", "65"]
+    assert browser.complaints == []
+
+
+def test_series_decisions_and_figures_are_kept_beside_the_page(folder: Path):
     lines = [json.loads(line) for line in (folder / "optimal-1-series.jsonl").read_text("utf-8").splitlines()]
     assert len(lines) == 2 * 90
     assert [(line["step"], line["worker"]) for line in lines[:3]] == [(0, FAST), (0, SLOW), (1, FAST)]
@@ -103,7 +180,7 @@ def test_trial_that_never_trained_can_be_reported(tmp_path: Path):
     failed = trial("Optimal", (), phase="Failed")
     summary = summarize("job", (failed,), (FAST, SLOW), bounds={})
     trials = (TrialResult(Trial("Optimal", 1), failed, (), {}),)
-    write_trials(tmp_path, summary, Course(trials, (), (FAST, SLOW), MANIFEST, 4, "0.1.0"))
+    kept.draw(tmp_path, summary, Course(trials, (), (FAST, SLOW), MANIFEST))
     assert (tmp_path / "report.html").exists()
 
 
@@ -120,8 +197,8 @@ def test_faults_are_in_the_summary_and_in_the_pictures():
     assert [fault["act"] for fault in summary["arms"][0]["faults"]] == ["slow", "stop", "kill", "leave"]
     assert summary["arms"][0]["faults"][1]["lasts_seconds"] == 5.0
     names = (FAST, SLOW)
-    assert batches_and_times(plain, names, "a.png").panels[0].marks == ()
-    marks = batches_and_times(faulty, names, "a.png").panels[0].marks
+    assert batches_and_times(plain, names).panels[0].marks == ()
+    marks = batches_and_times(faulty, names).panels[0].marks
     assert [(mark.x, mark.text) for mark in marks] == [(0, "slow"), (7, "stop, kill"), (29, "leave")]
 
 

@@ -59,6 +59,7 @@ def _add_status(commands: Commands[argparse.ArgumentParser]) -> None:
         metavar="FORMAT",
         help="wide: more columns, all conditions; json, yaml: the objects as they are",
     )
+    status.add_argument("--json", action="store_const", dest="output", const="json", help="the same as -o json")
     _add_access(status)
 
 
@@ -70,6 +71,7 @@ def _add_watch(commands: Commands[argparse.ArgumentParser]) -> None:
         "Exit code: 0 succeeded, 1 failed or deleted, 2 bad input, 3 the cluster cannot be read.",
     )
     watch.add_argument("job", metavar="JOB")
+    watch.add_argument("--json", action="store_true", help="print the object after every change, one in each line")
     _add_access(watch)
 
 
@@ -82,6 +84,7 @@ def _add_explain(commands: Commands[argparse.ArgumentParser]) -> None:
         "would do now, how much of the possible is reached, and the history of the batches.",
     )
     explain.add_argument("job", metavar="JOB|RUN", help="a job, or the folder of a run")
+    explain.add_argument("--json", action="store_true", help="print what is known as one JSON object")
     _add_source(explain)
     _add_access(explain)
 
@@ -96,6 +99,7 @@ def _add_logs(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     logs.add_argument("job", metavar="JOB|RUN", help="a job, or the folder of a run")
     logs.add_argument("worker", nargs="?", metavar="WORKER", help="such as large-0 (default: all workers)")
+    logs.add_argument("--json", action="store_true", help="print each line as a JSON object with its worker")
     logs.add_argument("--tail", type=whole(1), metavar="N", help="only the last N lines of each worker")
     _add_source(logs)
     _add_access(logs)
@@ -169,10 +173,10 @@ def _of_run(asked: argparse.Namespace, program: str) -> int | None:
         return BAD_INPUT
     run = None if named or asked.cluster else runs.find(Path.cwd(), asked.job)
     if run is not None and asked.command == "explain":
-        return past_runs.explain_run(run, trial=asked.trial, program=program)
+        return past_runs.explain_run(run, trial=asked.trial, program=program, as_json=asked.json)
     if run is not None:
         return logs_command.print_local(
-            run, asked.job, asked.worker, trial=asked.trial, tail=asked.tail, program=program
+            run, asked.job, asked.worker, trial=asked.trial, tail=asked.tail, program=program, as_json=asked.json
         )
     if not (asked.local or asked.trial or os.sep in asked.job):
         return None
@@ -196,12 +200,14 @@ def _run(asked: argparse.Namespace, reader: Reader) -> int:
     from heterotrain_operator.cli.cluster import status as status_command  # noqa: PLC0415
 
     if asked.command == "logs":
-        return logs_command.print_of_cluster(reader, asked.job, asked.worker, asked.tail)
+        return logs_command.print_of_cluster(reader, asked.job, asked.worker, asked.tail, as_json=asked.json)
     console = status_command.console()
     if asked.command == "watch":
+        if asked.json:
+            return watch.watch_as_json(reader, asked.job, clock=time.monotonic, pause=time.sleep)
         return watch.watch(reader, asked.job, console, now=_now, clock=time.monotonic, pause=time.sleep)
     if asked.command == "explain":
-        return explain.explain(reader, asked.job, console, _now())
+        return explain.explain(reader, asked.job, console, _now(), as_json=asked.json)
     if asked.job is None:
         return status_command.list_jobs(reader, console, asked.output, _now(), everywhere=asked.all_namespaces)
     return status_command.show_job(reader, asked.job, console, asked.output, _now())

@@ -5,10 +5,11 @@ Nothing is estimated here: the operator's own core looks at the operator's own m
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -16,8 +17,9 @@ from rich.text import Text
 
 from heterotrain_operator.cli.cluster.evidence import Evidence, ReportedEvent, evidence_of, passages, replacements
 from heterotrain_operator.cli.cluster.job_state import WorkerState
-from heterotrain_operator.cli.cluster.outlook_view import outlook_of, section
+from heterotrain_operator.cli.cluster.outlook_view import look_ahead, outlook_of, section
 from heterotrain_operator.cli.cluster.status import UNSEEN, columns, remarks, show, since, state
+from heterotrain_operator.cli.terminal import print_json
 from heterotrain_operator.core.model import Job
 from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.experiments import wording
@@ -44,10 +46,43 @@ BALANCING = (
 """Reasons of the events that say how the batches came about, and the workers that have them."""
 
 
-def explain(reader: Reader, name: str, console: Console, now: datetime) -> int:
+def explain(reader: Reader, name: str, console: Console, now: datetime, *, as_json: bool = False) -> int:
     """Print why the batches of a job are as they are, and return the exit code. Raises ReadingError in its kinds."""
-    show(console, explanation(evidence_of(reader, name), now, console.width))
+    evidence = evidence_of(reader, name)
+    if as_json:
+        print_json(document(evidence, now))
+    else:
+        show(console, explanation(evidence, now, console.width))
     return 0
+
+
+def document(evidence: Evidence, now: datetime) -> dict[str, Any]:
+    """What is known and what would be decided now, for programs."""
+    plan, ahead, problem = evidence.plan, None, ""
+    try:
+        ahead = look_ahead(evidence, now)
+    except ValueError as error:
+        problem = str(error)
+    return {
+        "job": asdict(evidence.job),
+        "plan": None if plan is None else json.loads(plan.to_json()),
+        "why": _why(evidence, now),
+        "problems": [*evidence.faults, *evidence.problems, *([problem] if problem else [])],
+        "workers": [
+            {
+                "name": worker.seat.name,
+                "batch": worker.seat.batch,
+                "own_seconds": None if worker.seat.estimate is None else worker.seat.estimate.mean_seconds,
+                "samples_per_second": worker.samples_per_second,
+                "next": worker.proposed,
+                "best": worker.best,
+            }
+            for worker in (() if ahead is None else ahead.workers)
+        ],
+        "decision": None if ahead is None else ahead.proposal.reason,
+        "share_of_possible": None if ahead is None or ahead.ceiling is None else ahead.ceiling.share,
+        "events": [asdict(event) for event in evidence.events],
+    }
 
 
 def explanation(evidence: Evidence, now: datetime, width: int) -> RenderableType:

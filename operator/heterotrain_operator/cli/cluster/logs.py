@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import json
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 PIECE_BYTES = 64 * 1024
 
 
-def print_local(run: Path, job: str, worker: str | None, *, trial: str | None, tail: int | None, program: str) -> int:
+def print_local(
+    run: Path, job: str, worker: str | None, *, trial: str | None, tail: int | None, program: str, as_json: bool = False
+) -> int:
     """Print the logs of one trial of a run, the last one if none is named. Returns the exit code."""
     found = {logs.slug: logs for logs in runs.trials(run)}
     trained = [slug for slug in found if not slug.startswith("profile-")] or list(found)
@@ -39,11 +42,11 @@ def print_local(run: Path, job: str, worker: str | None, *, trial: str | None, t
         return BAD_INPUT
     for name in names:
         with chosen.workers[name].open("rb") as log:
-            _write(_last(_lines(_pieces(log)), tail), name if worker is None else "")
+            _write(_last(_lines(_pieces(log)), tail), _head(name, worker, as_json=as_json))
     return SUCCEEDED
 
 
-def print_of_cluster(reader: Reader, job: str, worker: str | None, tail: int | None) -> int:
+def print_of_cluster(reader: Reader, job: str, worker: str | None, tail: int | None, *, as_json: bool = False) -> int:
     """Print the logs of the workers of a job on a cluster. Returns the exit code.
 
     Raises ReadingError in its kinds, NoLogError where no worker has one.
@@ -55,7 +58,7 @@ def print_of_cluster(reader: Reader, job: str, worker: str | None, tail: int | N
     code = SUCCEEDED
     for name in chosen_workers(job, worker, list(pods)):
         try:
-            _write(_lines(reader.log(pods[name], tail=tail)), name if worker is None else "")
+            _write(_lines(reader.log(pods[name], tail=tail)), _head(name, worker, as_json=as_json))
         except NoLogError as error:
             sys.stdout.flush()
             sys.stderr.write(f"{name}: {error}\n")
@@ -102,10 +105,21 @@ def _last(lines: Iterator[bytes], number: int | None) -> Iterable[bytes]:
     return lines if number is None else deque(lines, maxlen=number)
 
 
-def _write(lines: Iterable[bytes], prefix: str) -> None:
-    """Pass lines on as they are, so that tools may read them, each after its worker's name if there is one to say."""
-    head = f"{prefix} | ".encode() if prefix else b""
+def _head(name: str, worker: str | None, *, as_json: bool) -> Callable[[bytes], bytes]:
+    """How a line of a worker is printed: as it is, so that tools may read it, after the worker's name where all are
+    asked for; or as an object."""
+    if as_json:
+        return lambda line: _object(name, line)
+    head = f"{name} | ".encode() if worker is None else b""
+    return lambda line: head + line
+
+
+def _object(name: str, line: bytes) -> bytes:
+    return json.dumps({"worker": name, "line": line.decode(errors="replace").rstrip("\n")}).encode() + b"\n"
+
+
+def _write(lines: Iterable[bytes], printed: Callable[[bytes], bytes]) -> None:
     sys.stdout.flush()
     for line in lines:
-        sys.stdout.buffer.write(head + line)
+        sys.stdout.buffer.write(printed(line))
     sys.stdout.buffer.flush()

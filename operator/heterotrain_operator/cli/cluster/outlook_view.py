@@ -22,20 +22,27 @@ from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.report.value import Column
 
 
-def outlook_of(evidence: Evidence, now: datetime, width: int) -> list[RenderableType]:
-    """The sections on the workers, the next decision and the best split; empty without a valid job and a plan."""
+def look_ahead(evidence: Evidence, now: datetime) -> Outlook | None:
+    """What would be decided now; None without a valid job and a plan. Raises ValueError where they do not fit."""
     job, plan = evidence.core, evidence.plan
     if job is None or plan is None:
-        return []
+        return None
     reported = {
         worker.name: worker.own_seconds
         for worker in evidence.job.workers
         if worker.own_seconds is not None and worker.plan_version == plan.version
     }
+    return outlook(job, plan, evidence.memory or Remembered.initial(), reported, now.timestamp())
+
+
+def outlook_of(evidence: Evidence, now: datetime, width: int) -> list[RenderableType]:
+    """The sections on the workers, the next decision and the best split; empty without a valid job and a plan."""
     try:
-        ahead = outlook(job, plan, evidence.memory or Remembered.initial(), reported, now.timestamp())
+        ahead = look_ahead(evidence, now)
     except ValueError as error:
         return section("What would be decided now", [str(error)])
+    if ahead is None:
+        return []
     limits = {worker.name: worker.cpu_limit for worker in evidence.job.workers}
     parts: list[RenderableType] = [Text(), Text("What is known of the workers", style="bold")]
     parts.append(_workers_table(ahead, limits, width))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from heterotrain_operator.cli.cluster.job_state import ConditionState, JobState, WorkerState, read_job
-from heterotrain_operator.cli.terminal import STYLES, fitted
+from heterotrain_operator.cli.terminal import STYLES, fitted, sparkline
 from heterotrain_operator.experiments import wording
+from heterotrain_operator.experiments.progress import TREND
 from heterotrain_operator.experiments.report.value import Column, Table, Tone, Toned
 
 if TYPE_CHECKING:
@@ -129,8 +130,14 @@ def jobs_table(
     return fitted([*columns, *(WIDE_COLUMNS if wide else ())], jobs, width, box=None)
 
 
-def workers_table(workers: Sequence[WorkerState], plan_version: int | None, width: int = UNCUT_WIDTH) -> RichTable:
-    """One line per worker; a plan other than the active one is marked."""
+def workers_table(
+    workers: Sequence[WorkerState],
+    plan_version: int | None,
+    width: int = UNCUT_WIDTH,
+    trends: Mapping[str, Iterable[float]] | None = None,
+) -> RichTable:
+    """One line per worker; a plan other than the active one is marked. `trends` is how waiting went, by worker."""
+    known = trends or {}
 
     def plan(worker: WorkerState) -> Toned:
         behind = worker.plan_version is not None and worker.plan_version != plan_version
@@ -142,6 +149,14 @@ def workers_table(workers: Sequence[WorkerState], plan_version: int | None, widt
         Column("FITS", lambda worker: worker.most, rank=6, optional=True),
         Column("OWN TIME", lambda worker: worker.own_seconds, wording.seconds, rank=1),
         Column("WAITING", lambda worker: worker.waiting, wording.percent, rank=2),
+        Column(
+            "OF LATE",
+            lambda worker: sparkline(known[worker.name], 1.0) if worker.name in known else None,
+            rank=5,
+            least=TREND,
+            left=True,
+            optional=True,
+        ),
         Column("SLOWED BY", _slowed_by, rank=2, left=True, optional=True),
         Column("CPU", lambda worker: worker.cpu_limit, lambda cores: f"{float(cores):g}", rank=3),
         Column("PLAN", plan, rank=5),
@@ -169,7 +184,14 @@ def conditions_table(conditions: Sequence[ConditionState], now: datetime) -> Ric
     return table
 
 
-def job_view(job: JobState, now: datetime, *, wide: bool = False, width: int = UNCUT_WIDTH) -> RenderableType:
+def job_view(
+    job: JobState,
+    now: datetime,
+    *,
+    wide: bool = False,
+    width: int = UNCUT_WIDTH,
+    trends: Mapping[str, Iterable[float]] | None = None,
+) -> RenderableType:
     """One job in full, in a terminal of `width` columns. Conditions that do not hold say little and are left out,
     except in the wide form. What workers say is repeated below their table where it has no room in it.
     """
@@ -182,7 +204,7 @@ def job_view(job: JobState, now: datetime, *, wide: bool = False, width: int = U
     if shown:
         parts += [Text(), conditions_table(shown, now)]
     if job.workers:
-        table = workers_table(job.workers, job.plan_version, width)
+        table = workers_table(job.workers, job.plan_version, width, trends)
         room = next(column.width or 0 for column in table.columns if column.header == "STATE")
         parts += [Text(), table]
         parts += [Text(f"{w.name}: {state(w)}") for w in job.workers if cell_len(state(w)) > room][:MESSAGES]
@@ -227,7 +249,7 @@ def list_jobs(reader: Reader, console: Console, output: str | None, now: datetim
     """Print the jobs of a namespace or of all; `output` is wide, json, yaml or None. Returns the exit code."""
     found = reader.jobs(everywhere=everywhere)
     if output in ("json", "yaml"):
-        _write({"apiVersion": "v1", "kind": "List", "items": [_without_bookkeeping(job) for job in found]}, output)
+        _write({"apiVersion": "v1", "kind": "List", "items": [without_bookkeeping(job) for job in found]}, output)
     elif found:
         jobs = [read_job(job) for job in found]
         show(console, jobs_table(jobs, now, everywhere=everywhere, wide=output == "wide", width=console.width))
@@ -242,13 +264,13 @@ def show_job(reader: Reader, name: str, console: Console, output: str | None, no
     """Print one job in full; `output` as for `list_jobs`. Returns the exit code."""
     found = reader.job(name)
     if output in ("json", "yaml"):
-        _write(_without_bookkeeping(found), output)
+        _write(without_bookkeeping(found), output)
     else:
         show(console, job_view(read_job(found), now, wide=output == "wide", width=console.width))
     return 0
 
 
-def _without_bookkeeping(job: dict[str, Any]) -> dict[str, Any]:
+def without_bookkeeping(job: dict[str, Any]) -> dict[str, Any]:
     """The object without the record of who manages which field, which kubectl hides, too."""
     metadata = {key: value for key, value in job["metadata"].items() if key != "managedFields"}
     return {**job, "metadata": metadata}

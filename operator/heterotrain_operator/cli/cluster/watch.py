@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,10 +13,11 @@ from rich.console import Console
 
 from heterotrain_operator.cli import FAILED, SUCCEEDED
 from heterotrain_operator.cli.cluster.job_state import JobState, read_job
-from heterotrain_operator.cli.cluster.status import UNSEEN, job_view, remarks, shown, steps
+from heterotrain_operator.cli.cluster.status import UNSEEN, job_view, remarks, shown, steps, without_bookkeeping
 from heterotrain_operator.cli.terminal import LiveView
 from heterotrain_operator.clusters.kube.reading_errors import ExpiredError, UnreachableError
 from heterotrain_operator.experiments import wording
+from heterotrain_operator.experiments.progress import Trends
 
 if TYPE_CHECKING:
     from heterotrain_operator.clusters.kube.reading import Reader
@@ -28,12 +31,16 @@ class Display(LiveView):
         self._now = now
         self._line = ""
         self._reason = ""
+        self._trends = Trends()
 
     def show(self, job: JobState) -> None:
         """The job as it is now."""
         now = self._now()
         if self.is_live:
-            self.draw(job_view(job, now, width=self.console.width))
+            for worker in job.workers:
+                if worker.waiting is not None:
+                    self._trends.note_waiting(worker.name, worker.waiting)
+            self.draw(job_view(job, now, width=self.console.width, trends=self._trends.waiting))
             return
         line = "; ".join([one_line(job), *remarks(job)])
         reason = job.reason if job.reason != self._reason else ""
@@ -94,6 +101,24 @@ def watch(
             if job.ended:
                 return SUCCEEDED if job.phase == "Succeeded" else FAILED
         display.say(f"{name} was deleted", "yellow")
+    return FAILED
+
+
+def watch_as_json(reader: Reader, name: str, *, clock: Callable[[], float], pause: Callable[[float], None]) -> int:
+    """Print the job's object after every change, one in each line, until it ends or is deleted, as `watch` does."""
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+
+    for document in follow(reader, name, clock=clock, pause=pause, say=say):
+        if document is None:
+            break
+        sys.stdout.write(json.dumps(without_bookkeeping(document)) + "\n")
+        sys.stdout.flush()
+        job = read_job(document)
+        if job.ended:
+            return SUCCEEDED if job.phase == "Succeeded" else FAILED
+    say(f"{name} was deleted")
     return FAILED
 
 

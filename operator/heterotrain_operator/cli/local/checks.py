@@ -30,7 +30,7 @@ from heterotrain_operator.experiments.trials.trial import limits_of
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asks of a run of a manifest, or of `script` alone."""
+    """What the user asks of a run of a manifest, or of `script` alone; `words` are those of the command line."""
 
     manifest: Path
     compare: tuple[str, ...] = ()
@@ -45,6 +45,7 @@ class Options:
     logs: str = script_output.LEADER
     script: ScriptJob | None = None
     seed: int | None = None
+    words: tuple[str, ...] = ()
 
     @property
     def is_compared(self) -> bool:

@@ -15,11 +15,11 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from heterotrain_operator.cli.local.script_output import LEADER, ScriptOutput
-from heterotrain_operator.cli.terminal import LiveView, ProgressLine, fitted, progress_line
+from heterotrain_operator.cli.terminal import LiveView, ProgressLine, fitted, progress_line, sparkline
 from heterotrain_operator.core.facts import survey
 from heterotrain_operator.core.model import Decision, Job, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.experiments import wording
-from heterotrain_operator.experiments.progress import Pace, reached_steps
+from heterotrain_operator.experiments.progress import TREND, Pace, Trends, reached_steps
 from heterotrain_operator.experiments.report.value import Column, Table
 from heterotrain_operator.experiments.trials.observer import Entry, Observer
 from heterotrain_operator.experiments.trials.trial import worker_names
@@ -49,10 +49,17 @@ def by_rank(job: Job, seen: Seen) -> tuple[WorkerSeen, ...]:
 
 
 def workers_table(
-    job: Job, seen: Seen, pace: Pace, memory_limits: Mapping[str, int], *, width: int, most: int | None = None
+    job: Job,
+    seen: Seen,
+    pace: Pace,
+    memory_limits: Mapping[str, int],
+    *,
+    width: int,
+    most: int | None = None,
+    trends: Trends | None = None,
 ) -> RichTable:
     """One row per worker, by group and index; `memory_limits` are the greatest batches that memory is
-    thought to hold.
+    thought to hold, `trends` how waiting went.
 
     Columns about memory are shown if they are known of any worker, of all columns those that fit into `width`, and of
     all workers the first `most`.
@@ -61,6 +68,7 @@ def workers_table(
     devices = {group.name: group.device for group in job.groups}
     limited = any(w.metrics is not None and w.metrics.memory_limit_bytes is not None for w in workers)
     rate = pace.steps_per_second
+    waiting = {} if trends is None else trends.waiting
 
     def memory(metrics: WorkerMetrics) -> str | None:
         return wording.memory(metrics.memory_peak_bytes, metrics.memory_limit_bytes) if limited else None
@@ -77,6 +85,14 @@ def workers_table(
         Column("memory", _reported(memory), rank=7, least=16, optional=True),
         Column("own time", _reported(lambda metrics: own_and_wait(metrics)[0]), wording.seconds, rank=1),
         Column("waiting", _reported(lambda metrics: own_and_wait(metrics)[1]), wording.percent, rank=2),
+        Column(
+            "of late",
+            lambda worker: sparkline(past, 1.0) if (past := waiting.get(worker.name)) else None,
+            rank=4,
+            least=TREND,
+            left=True,
+            optional=True,
+        ),
         Column("samples/s", _reported(samples), wording.rate, rank=5),
         Column("plan", _reported(lambda metrics: metrics.plan_version), rank=8),
         Column("phase", _phase, rank=3, least=13, left=True),
@@ -113,8 +129,8 @@ PLAIN_EVERY_SECONDS = 10.0
 
 LEAST_ROWS = 3
 
-LINES_AROUND = 8
-"""Lines of the live view besides the workers' rows: the table's lines and heading, progress, reason, and some room."""
+LINES_AROUND = 9
+"""Lines of the live view besides the workers' rows: those of the table, progress, pace, reason, and some room."""
 
 
 class View(LiveView, Observer):
@@ -128,7 +144,7 @@ class View(LiveView, Observer):
         self._job: Job | None = None
         self._title = ""
         self._endless = False
-        self._pace = Pace()
+        self._pace, self._trends = Pace(), Trends()
         self._said_at = float("-inf")
         self._known: dict[str, WorkerMetrics] = {}
 
@@ -141,7 +157,7 @@ class View(LiveView, Observer):
         self, title: str, job: Job, log_file: Callable[[str], Path], *, position: str = "", endless: bool = False
     ) -> None:
         """A new trial starts, in a `position` among several; an endless one shows no end."""
-        self._title, self._job, self._endless, self._pace = title, job, endless, Pace()
+        self._title, self._job, self._endless, self._pace, self._trends = title, job, endless, Pace(), Trends()
         self._said_at = self._now()
         self._known = {}
         self._output = ScriptOutput(worker_names(job), log_file, self.script_says, self._shown)
@@ -161,6 +177,7 @@ class View(LiveView, Observer):
         moment = self._now()
         seen = self._with_last_figures(seen)
         self._pace.note(moment, reached_steps(seen))
+        self._trends.note(seen, self._pace.steps_per_second)
         if entry is not None:
             self._print(entry)
         if self.is_live:
@@ -202,7 +219,10 @@ class View(LiveView, Observer):
         reached = progress(seen, self._pace, endless=self._endless)
         width, most = self.console.width, max(self.console.height - LINES_AROUND, LEAST_ROWS)
         reason = Text(decision.reason, style="dim", overflow="ellipsis", no_wrap=True)
-        table = workers_table(self._job, seen, self._pace, dict(decision.batch_limits), width=width, most=most)
+        limits = dict(decision.batch_limits)
+        table = workers_table(self._job, seen, self._pace, limits, width=width, most=most, trends=self._trends)
         hidden = len(by_rank(self._job, seen)) - most
         more = [Text(f"and {hidden} more workers", style="dim")] if hidden > 0 else []
-        return Group(table, *more, progress_line(self._title, reached, width), reason)
+        rates = self._trends.rates
+        pace = [Text(f"{sparkline(rates)} {wording.rate(rates[-1])} samples/s", style="dim")] if rates else []
+        return Group(table, *more, progress_line(self._title, reached, width), *pace, reason)

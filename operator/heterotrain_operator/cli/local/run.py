@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import re
@@ -11,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
@@ -19,12 +19,12 @@ from rich.logging import RichHandler
 from rich.text import Text
 
 from heterotrain_operator.api import ManifestError, Problem, to_core
-from heterotrain_operator.cli import FAILED, SUCCEEDED, package_version
+from heterotrain_operator.cli import FAILED, SUCCEEDED
 from heterotrain_operator.cli.local.checks import Options, Prepared, held_by, prepare
 from heterotrain_operator.cli.local.live import View
 from heterotrain_operator.cli.local.script_output import last_lines
 from heterotrain_operator.cli.script_job import terms_of
-from heterotrain_operator.cli.terminal import messages, print_report, say
+from heterotrain_operator.cli.terminal import messages, print_json, print_report, say
 from heterotrain_operator.clusters.local.limits import Mechanism, detect, machine_cores
 from heterotrain_operator.experiments import checkpoints, runs
 from heterotrain_operator.experiments.control import ControlServer
@@ -32,6 +32,7 @@ from heterotrain_operator.experiments.experiment import Experiment, placements_o
 from heterotrain_operator.experiments.figures.history import WELL
 from heterotrain_operator.experiments.figures.summary import Summary
 from heterotrain_operator.experiments.locks import LOCK, HeldError, held
+from heterotrain_operator.experiments.provenance import provenance_of
 from heterotrain_operator.experiments.report import kept
 from heterotrain_operator.experiments.report.trials import Course, report_of
 from heterotrain_operator.experiments.runs import MARKER, cleared
@@ -168,24 +169,16 @@ def print_how_to_go_on(
         say(console, f"{begin}: {options.how_to_resume()}", "yellow")
 
 
-def write_report(
-    folder: Path, options: Options, experiment: Experiment, results: Sequence[TrialResult], summary: Summary
-) -> Path:
-    """Write the report into the folder of `--out`; returns the page's path. Raises OSError."""
-    # Drawing costs a second of imports that a run without a report does not need.
-    from heterotrain_operator.experiments.report.files import write_trials  # noqa: PLC0415
-
-    course = Course(
+def course_of(options: Options, experiment: Experiment, results: Sequence[TrialResult]) -> Course:
+    """What the page of a run shows besides its figures."""
+    return Course(
         trials=tuple(each for each in results if not each.trial.is_profile),
         profiles=tuple(each for each in results if each.trial.is_profile),
         names=worker_names(to_core(experiment.job)),
         manifest=options.manifest_text(),
-        cpu_cores=machine_cores(),
-        version=package_version(),
         schedule=options.schedule.read_text(encoding="utf-8") if options.schedule is not None else "",
         prices={group.name: group.price_per_hour for group in experiment.job.spec.worker_groups},
     )
-    return write_trials(folder, summary, course)
 
 
 def exit_code(results: Sequence[TrialResult]) -> int:
@@ -259,18 +252,26 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
                 keeps_checkpoints=experiment.durable is not None or options.out is not None,
                 control=control,
             )
-        summary = summary_of(experiment, results, mechanism.describe(), of_script=options.script is not None)
-        report = write_report(folder, options, experiment, results, summary) if options.out is not None else None
-        if report is None:
+        summary = summary_of(
+            experiment,
+            results,
+            mechanism.describe(),
+            of_script=options.script is not None,
+            provenance=provenance_of(options.words, datetime.now(UTC), here),
+        )
+        course, report = course_of(options, experiment, results), None
+        if options.out is not None:
+            kept.keep(folder, summary, course)
+            report = kept.draw(folder, summary, course)
+        else:
             try:
-                kept.keep(logs, summary, results)
+                kept.keep(logs, summary, course)
             except OSError as error:
                 logger.warning("`heterotrain explain` will not find this run: %s: %s", logs, error.strerror)
         print_outcome(console, summary, results[-1].failed, here=here, logs=logs, report=report)
         print_how_to_go_on(console, options, experiment, results)
         if options.as_json:
-            sys.stdout.write(json.dumps(summary.to_json(), indent=2, allow_nan=False) + "\n")
-            sys.stdout.flush()
+            print_json(summary.to_json())
         return exit_code(results)
 
 

@@ -81,12 +81,13 @@ def iteration_seconds(steps: Sequence[Step]) -> tuple[float, ...]:
 def since_last_adjustment(steps: Sequence[Step]) -> Sequence[Step]:
     """The steps at the end that were all trained with the same batches."""
     for index in range(len(steps) - 1, 0, -1):
-        if _adjusted(steps[index - 1], steps[index]):
+        if adjusted(steps[index - 1], steps[index]):
             return steps[index:]
     return steps
 
 
-def _adjusted(before: Step, after: Step) -> bool:
+def adjusted(before: Step, after: Step) -> bool:
+    """Whether the batches changed from one step to the next."""
     # Only workers that both steps know: a killed worker's last record may be missing, which changes nothing.
     known = before.records.keys() & after.records.keys()
     return any(before.records[name].batch != after.records[name].batch for name in known)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
@@ -132,7 +132,8 @@ KEYS = {"trials": "arms"}
 class Summary:
     """A whole run. `verdict` is what a user can make of it where it ended well.
 
-    `profile` and `ceilings` are those of the first of `levels`, which are empty where limits stay.
+    `profile` and `ceilings` are those of the first of `levels`, which are empty where limits stay. `provenance` is
+    where the figures come from.
     """
 
     job: str
@@ -146,6 +147,7 @@ class Summary:
     levels: tuple[LevelSummary, ...]
     warnings: tuple[str, ...]
     verdict: str = ""
+    provenance: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it: finite numbers, null where a figure is unknown."""
@@ -176,6 +178,7 @@ def summarize(
     levels: Sequence[Level] = (),
     least: Mapping[str, int] | None = None,
     circumstances: Circumstances | None = None,
+    provenance: Mapping[str, str] | None = None,
 ) -> Summary:
     """The whole run in numbers.
 
@@ -200,6 +203,7 @@ def summarize(
         profile=found[0].profile,
         ceilings=found[0].ceilings,
         levels=found if any(trial.changes for trial in trials) else (),
+        provenance=provenance or {},
         verdict=""
         if ended or not trials or circumstances is None
         else verdict_on(summaries[0], trials[0].steps, circumstances),

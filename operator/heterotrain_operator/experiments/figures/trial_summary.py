@@ -8,6 +8,7 @@ from operator import itemgetter
 from statistics import fmean
 
 from heterotrain.contract import TRAINING_LOSS
+from heterotrain_operator.core.model import SizePoint
 from heterotrain_operator.experiments.figures import phases
 from heterotrain_operator.experiments.figures.ceiling import FAULT_ABOVE, Ceilings
 from heterotrain_operator.experiments.figures.history import DECLARED, FaultRecord, LimitChange, Target, TrialHistory
@@ -15,6 +16,7 @@ from heterotrain_operator.experiments.figures.phases import PhaseSummary
 from heterotrain_operator.experiments.figures.series import last_evaluations
 from heterotrain_operator.experiments.figures.steps import (
     Step,
+    adjusted,
     mean_loss,
     samples_per_second,
     seconds_to_metric,
@@ -81,7 +83,8 @@ class TrialSummary:
     `ceiling_fraction_all` is the same over all full steps, everything that happened between them included.
     Where CPU limits changed, `phases` are the parts in between, and what holds "since the last adjustment" holds since
     the last change of either; `measured_steps` are those of that time that are fit for measuring. `faults` are those
-    that users put on workers. `cost` is that of all pods, None if a group has no price.
+    that users put on workers. `cost` is that of all pods, None if a group has no price. `sizes` are what scaling has
+    measured.
     """
 
     policy: str
@@ -110,6 +113,7 @@ class TrialSummary:
     faults: tuple[FaultRecord, ...]
     measured_steps: int = 0
     cost: float | None = None
+    sizes: tuple[SizePoint, ...] = ()
 
     @property
     def measured(self) -> Mapping[str, float]:
@@ -198,7 +202,22 @@ def summarize_trial(
         faults=trial.faults,
         measured_steps=sum(not step.marked for step in settled),
         cost=trial.cost,
+        sizes=trial.sizes,
     )
+
+
+def before_and_after(trial: TrialHistory, names: Sequence[str]) -> dict[str, tuple[WorkerSummary, ...]]:
+    """The workers `before` batches were changed for the first time and `after` the last time; where batches stayed, in
+    `all steps`. What was not measured is left out.
+    """
+    steps = trial.steps
+    moves = [i for i in range(1, len(steps)) if adjusted(steps[i - 1], steps[i])]
+    parts = {"before": steps[: moves[0]], "after": steps[moves[-1] :]} if moves else {"all steps": steps}
+    return {
+        label: tuple(_worker(name, part, part) for name in names)
+        for label, part in parts.items()
+        if any(not step.marked for step in part)
+    }
 
 
 def _evaluations(trial: TrialHistory) -> tuple[EvaluationSummary, ...]:

@@ -1,31 +1,36 @@
-"""The plots of trials, as values: batch sizes and own times over steps, the loss over time, and profiles."""
+"""The plots of trials, as values: batches, own times and the loss by step, the loss by time, timelines, profiles."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from heterotrain_operator.core.model import SizePoint
+from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.figures.ceiling import Profile
 from heterotrain_operator.experiments.figures.history import FaultRecord, TrialHistory
-from heterotrain_operator.experiments.report.value import Line, Mark, Panel, Plot
+from heterotrain_operator.experiments.figures.steps import adjusted
+from heterotrain_operator.experiments.report.value import Line, Mark, Panel, Plot, Span
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's, which colour-blind readers can tell apart; a worker keeps its colour in every picture."""
+COLOURS = tuple(f"var(--worker-{index})" for index in range(7))
+"""A worker keeps its colour in every picture."""
 
-LINES = ("-", "--", ":", "-.")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+TRIALS = tuple(f"var(--trial-{index})" for index in range(5))
+"""Other colours, so that a trial is not taken for a worker."""
+
+LINES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 
 THIN, THICK_BY = 1.6, 0.9
-"""Line widths in points: where lines lie on each other, the lower ones stay visible."""
+"""Line widths in pixels: where lines lie on each other, the lower ones stay visible."""
 
-LEGEND_UP_TO = 16
-"""Workers up to which a legend can be read."""
+GREY = "var(--faint)"
 
-GREY = "#555555"
+TIMELINE_STEPS = 24
+"""Steps in a timeline: so many can be told apart. The trace file has all."""
 
 
-def colour(index: int) -> tuple[str, str]:
+def colour(index: int) -> tuple[str, Literal["-", "--", ":", "-."]]:
     """Colour and line style of the worker of this rank; after seven colours the line style changes."""
     return COLOURS[index % len(COLOURS)], LINES[index // len(COLOURS) % len(LINES)]
 
@@ -38,7 +43,7 @@ def above_most(values: Sequence[float]) -> float | None:
     return 1.25 * ordered[min(len(ordered) - 1, math.ceil(0.995 * len(ordered)) - 1)]
 
 
-def batches_and_times(trial: TrialHistory, names: Sequence[str], file: str) -> Plot:
+def batches_and_times(trial: TrialHistory, names: Sequence[str]) -> Plot:
     """Every worker's batch size (above) and own time (below) over steps, changes of CPU limits, and faults."""
     batches, own = [], []
     for index, name in enumerate(names):
@@ -48,12 +53,11 @@ def batches_and_times(trial: TrialHistory, names: Sequence[str], file: str) -> P
         numbers = [step.number for step, _ in known]
         batches.append(Line(name, numbers, [each.batch for _, each in known], tint, style, width, "steps"))
         measured = [(step.number, each.own * 1e3) for step, each in known if not step.marked]
-        own.append(Line("", [x for x, _ in measured], [y for _, y in measured], tint, style, THIN, "smooth"))
+        own.append(Line(name, [x for x, _ in measured], [y for _, y in measured], tint, style, THIN, "smooth"))
     happened = (*_changes(trial), *_faults(trial, names))
     unnamed = tuple(Mark(mark.x, "", mark.tint, mark.upper) for mark in happened)
     most = above_most([y for line in own for y in line.ys])
     return Plot(
-        file,
         f"{trial.title}: batch size and own time by step",
         f"{trial.title}: batch sizes and own times",
         "step",
@@ -61,8 +65,6 @@ def batches_and_times(trial: TrialHistory, names: Sequence[str], file: str) -> P
             Panel("batch size (samples)", tuple(batches), happened, least=0, whole=True),
             Panel("own time (ms)", tuple(own), unnamed, least=0, most=most),
         ),
-        legend="outside" if len(names) <= LEGEND_UP_TO else "none",
-        height_inches=5.6,
         from_zero=False,
         whole=True,
     )
@@ -92,25 +94,61 @@ def _step_at(trial: TrialHistory, seconds: float, otherwise: int) -> int:
     return next((step.number for step in trial.steps if step.seconds >= seconds), otherwise)
 
 
-def losses(trials: Sequence[TrialHistory]) -> Plot:
-    """The training loss over time, one line per trial."""
+def losses(trials: Sequence[TrialHistory]) -> tuple[Plot, ...]:
+    """The training loss by step, which is the same whoever computes it, and by time, which is what is gained."""
     policies = list(dict.fromkeys(trial.policy for trial in trials))
-    lines = []
-    for trial in trials:
-        # Trials are coloured from the other end, so that a trial is not taken for a worker.
-        tint = COLOURS[-1 - policies.index(trial.policy) % len(COLOURS)]
-        known = [(step.seconds - trial.steps[0].seconds, step.loss) for step in trial.steps if step.loss is not None]
-        style = LINES[(trial.round - 1) % len(LINES)]
-        lines.append(Line(trial.title, [x for x, _ in known], [y for _, y in known], tint, style, THIN, "smooth"))
-    positive = [y > 0 for line in lines for y in line.ys]
-    return Plot(
-        "loss.png",
-        "Training loss over time, one line per trial",
-        "Training loss over time",
-        "seconds since the first step",
-        (Panel("training loss", tuple(lines), logarithmic=bool(positive) and all(positive)),),
-        legend="inside" if trials else "none",
+    by_step, by_time, ends = [], [], []
+    for index, trial in enumerate(trials):
+        tint = TRIALS[policies.index(trial.policy) % len(TRIALS)]
+        known = [(step.number, step.seconds, step.loss) for step in trial.steps if step.loss is not None]
+        style, width = LINES[(trial.round - 1) % len(LINES)], THIN + 2 * THICK_BY * min(len(trials) - 1 - index, 3)
+        values = [loss for *_, loss in known]
+        by_step.append(Line(trial.title, [number for number, *_ in known], values, tint, style, width, "smooth"))
+        seconds = [moment - trial.steps[0].seconds for _, moment, _ in known]
+        by_time.append(Line(trial.title, seconds, values, tint, style, THIN, "smooth"))
+        if seconds and trial.round == 1:
+            ends.append(Mark(seconds[-1], f"{trial.title}: {wording.seconds(seconds[-1])}", tint, upper=True))
+    positive = [y > 0 for line in by_step for y in line.ys]
+
+    def plot(words: str, xlabel: str, lines: Sequence[Line], marks: Sequence[Mark] = ()) -> Plot:
+        logarithmic = bool(positive) and all(positive)
+        panel = Panel("training loss", tuple(lines), tuple(marks), logarithmic=logarithmic)
+        return Plot(f"{words}, a line per trial", words, xlabel, (panel,), half=True)
+
+    return (
+        plot("Training loss by step", "step", by_step),
+        plot("Training loss by time", "seconds since the first step", by_time, ends if len(trials) > 1 else ()),
     )
+
+
+def timeline(trial: TrialHistory, names: Sequence[str]) -> Plot | None:
+    """What each worker did in the steps around the first change of the batches, else in the first ones; None without
+    a step.
+    """
+    steps = trial.steps
+    moved = next((i for i in range(1, len(steps)) if adjusted(steps[i - 1], steps[i])), 0)
+    first = max(moved - TIMELINE_STEPS // 2, 0)
+    shown = steps[first : first + TIMELINE_STEPS]
+    if not shown:
+        return None
+    began = min(record.time - record.own - record.wait for record in shown[0].records.values())
+    spans = []
+    for step in shown:
+        for row, name in enumerate(names):
+            record = step.records.get(name)
+            if record is None:
+                continue
+            end, words = record.time - began, f"step {step.number}, {name}: {record.samples} samples, "
+            done = end - record.wait
+            tint, _ = colour(row)
+            own, wait = wording.seconds(record.own), wording.seconds(record.wait)
+            spans.append(Span(row, max(done - record.own, 0.0), done, tint, f"{words}computes {own}"))
+            spans.append(Span(row, done, end, tint, f"{words}waits {wait}", waits=True))
+    where = "around the first change of the batches" if moved else "at the beginning"
+    marks = (Mark(shown[moved - first - 1].seconds - began, "new batches", GREY, upper=True),) if moved else ()
+    panel = Panel("", marks=marks, rows=tuple(names), spans=tuple(spans))
+    title = f"{trial.title}: {len(shown)} steps {where}, solid where a worker computes, pale where it waits"
+    return Plot(title, title, "seconds", (panel,))
 
 
 def own_times(profile: Profile) -> Plot:
@@ -126,39 +164,32 @@ def own_times(profile: Profile) -> Plot:
                 tint,
                 style,
                 shape="bars",
-                marker=MARKERS[index % len(MARKERS)],
                 spreads=[point.spread_seconds * 1e3 / 2 for point in worker.points],
             )
         )
     return Plot(
-        "profile.png",
         "Own time of every worker by batch size",
         "Profile: own time by batch size",
         "batch size (samples)",
         (Panel("own time (ms)", tuple(lines), least=0),),
-        legend="outside" if len(profile.workers) <= LEGEND_UP_TO else "none",
     )
 
 
-def throughput_by_size(points: Sequence[SizePoint], prices: Mapping[str, float | None], file: str) -> Plot:
+def throughput_by_size(points: Sequence[SizePoint], prices: Mapping[str, float | None]) -> Plot:
     """What scaling has measured: samples per second by number of workers, and where every group has a price, what a
     million samples cost. Of sizes with as many workers the one with fewer of the first group is drawn first.
     """
     ordered = sorted(points, key=lambda each: (_workers(each), each.workers))
     counts = [_workers(each) for each in ordered]
     tint, style = colour(0)
-    throughput = Line("", counts, [each.throughput for each in ordered], tint, style, THIN, marker=MARKERS[0])
+    throughput = Line("", counts, [each.throughput for each in ordered], tint, style, THIN, "bars")
     panels = [Panel("samples per second", (throughput,), least=0)]
     if all(prices.get(group) is not None for each in ordered for group, _ in each.workers):
         costs = [sum(count * (prices[group] or 0) for group, count in each.workers) / 3600 for each in ordered]
         dear = [1e6 * cost / each.throughput for cost, each in zip(costs, ordered, strict=True)]
-        panels.append(
-            Panel("cost of a million samples", (Line("", counts, dear, tint, style, THIN, marker=MARKERS[0]),), least=0)
-        )
+        panels.append(Panel("cost of a million samples", (Line("", counts, dear, tint, style, THIN, "bars"),), least=0))
     words = "Throughput by number of workers, as scaling has measured it"
-    return Plot(
-        file, words, words, "workers", tuple(panels), legend="none", height_inches=2.4 * len(panels) + 1.2, whole=True
-    )
+    return Plot(words, words, "workers", tuple(panels), whole=True)
 
 
 def _workers(point: SizePoint) -> int:

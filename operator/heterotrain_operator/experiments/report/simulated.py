@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from heterotrain.contract import StepRecord
 from heterotrain_operator.clusters.simulated.events import ClusterEvent
@@ -13,12 +14,14 @@ from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.figures.history import LimitChange as Change
 from heterotrain_operator.experiments.figures.history import TrialHistory
 from heterotrain_operator.experiments.figures.steps import Step
+from heterotrain_operator.experiments.report import kept, page
 from heterotrain_operator.experiments.report.plots import (
     THIN,
     above_most,
     batches_and_times,
     colour,
     throughput_by_size,
+    timeline,
 )
 from heterotrain_operator.experiments.report.trials import decisions_table
 from heterotrain_operator.experiments.report.value import (
@@ -72,6 +75,27 @@ class Course:
     shown: Mapping[str, SimulationResult]
     scenario: str
     version: str
+
+
+def write_simulation(folder: Path, found: Comparison, course: Course) -> Path:
+    """Write figures, the scenario, the trace and the page into `folder`; returns the page's path.
+
+    Raises OSError if the folder cannot be written.
+    """
+    first = {
+        policy: {
+            "seed": result.scenario.seed,
+            "workers": result.workers,
+            "interval_ratios": [round(float(ratio), 6) for ratio in result.interval_ratios],
+            "plans": [asdict(plan) for plan in result.plans],
+            "events": [asdict(happened) for happened in result.events],
+        }
+        for policy, result in course.shown.items()
+    }
+    kept.write_json(folder / "results.json", {**found.to_json(), "heterotrain": course.version, "first": first})
+    (folder / "scenario.yaml").write_text(course.scenario, encoding="utf-8")
+    histories = [history_of(*each) for each in course.shown.items()]
+    return page.write(folder, report_of(found, course), histories)
 
 
 def report_of(found: Comparison, course: Course | None = None) -> Report:
@@ -174,12 +198,10 @@ def interval_ratios(results: Mapping[str, SimulationResult]) -> Plot:
     shown = [ratio for line in lines for ratio in line.ys]
     least = min([0.98, *shown]) - 0.02
     return Plot(
-        "ratios.png",
         "Step time over the best split's by control interval, a line per policy",
         "Step time over that of the best split, simulated",
         "control interval",
         (Panel("step time over the best split's", tuple(lines), least=least, most=above_most(shown), reference=1.0),),
-        legend="inside" if results else "none",
     )
 
 
@@ -191,11 +213,13 @@ def _policy(policy: str, result: SimulationResult) -> Section:
     parts: list[Part] = [Sentence(took)]
     if hidden > 0:
         parts.append(Sentence(f"The first {DRAWN_WORKERS} workers; {hidden:,} more are not drawn."))
-    picture = batches_and_times(history_of(policy, result), result.workers[:DRAWN_WORKERS], f"{policy.lower()}.png")
-    parts.append(picture)
+    history, names = history_of(policy, result), result.workers[:DRAWN_WORKERS]
+    if (picture := timeline(history, names)) is not None:
+        parts.append(picture)
+    parts.append(batches_and_times(history, names))
     if result.sizes:
         prices = {group.name: group.price_per_hour for group in result.scenario.job.groups}
-        parts.append(throughput_by_size(result.sizes, prices, f"{policy.lower()}-sizes.png"))
+        parts.append(throughput_by_size(result.sizes, prices))
     parts.append(decisions_table(entries[:DECISIONS]))
     if len(entries) > DECISIONS:
         parts.append(Sentence(f"{len(entries) - DECISIONS:,} later decisions are not listed."))

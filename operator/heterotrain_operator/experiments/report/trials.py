@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.figures.ceiling import FAULT_ABOVE, LEAST_SIZES, MeasuredCeiling, Profile
+from heterotrain_operator.experiments.figures.history import TrialHistory
 from heterotrain_operator.experiments.figures.summary import Ratio, Speedup, Summary
-from heterotrain_operator.experiments.figures.trial_summary import TrialSummary, WorkerSummary
-from heterotrain_operator.experiments.report.plots import batches_and_times, losses, own_times, throughput_by_size
+from heterotrain_operator.experiments.figures.trial_summary import TrialSummary, WorkerSummary, before_and_after
+from heterotrain_operator.experiments.report import trace
+from heterotrain_operator.experiments.report.plots import (
+    batches_and_times,
+    losses,
+    own_times,
+    throughput_by_size,
+    timeline,
+)
 from heterotrain_operator.experiments.report.value import (
+    BeforeAfter,
     Column,
     Part,
     Report,
@@ -21,6 +31,7 @@ from heterotrain_operator.experiments.report.value import (
     Tone,
     Toned,
     Verbatim,
+    WorkerStep,
 )
 from heterotrain_operator.experiments.trials.observer import Entry
 from heterotrain_operator.experiments.trials.trial import TrialResult
@@ -40,8 +51,6 @@ class Course:
     profiles: tuple[TrialResult, ...]
     names: tuple[str, ...]
     manifest: str
-    cpu_cores: int
-    version: str
     schedule: str = ""
     prices: Mapping[str, float | None] = field(default_factory=dict)
 
@@ -51,32 +60,107 @@ def report_of(summary: Summary, course: Course | None = None) -> Report:
     compared = " ".join(speedup(found, summary) for found in summary.speedup)
     headlines = [compared] if compared and summary.trials[0].adjustments else [summary.verdict, compared]
     lead = [Sentence(text, Tone.LEAD) for text in headlines if text]
-    if summary.warnings:
+    if course is not None and summary.message:
+        lead.append(Sentence(f"{summary.phase}: {summary.message}", Tone.FAILURE, detail=True))
+    if course is None and summary.warnings:
         lead.append(Sentence(doubt(summary.warnings), Tone.DOUBT))
-    if course is not None:
-        facts = f"heterotrain {course.version} on {course.cpu_cores} CPU cores. {summary.limits}"
-        lead.insert(0, Sentence(facts, detail=True))
-        ended = [f"{summary.phase}: {summary.message}"] if summary.message else []
-        lead += [Sentence(text, Tone.DOUBT, detail=True) for text in (*ended, *summary.warnings[1:])]
-    sections = [*_overview(summary, course), *_ceiling(summary)]
+    sections = [*(_course(summary, course) if course is not None else ()), *_overview(summary), *_ceiling(summary)]
     if course is not None:
         sections[-1:-1] = [_trial(each, summary, course.names, course.prices) for each in course.trials]
+        doubts = tuple(Sentence(f"{text[0].upper()}{text[1:]}.", Tone.DOUBT) for text in summary.warnings)
+        sections.append(Section("What makes the ceiling doubtful", doubts))
         sections.append(Section("Manifest", (Verbatim(course.manifest),)))
         if course.schedule:
             sections.append(Section("Schedule", (Verbatim(course.schedule),)))
+        sections.append(_provenance(summary))
     return Report(summary.job, "report", tuple(lead), tuple(section for section in sections if section.parts))
 
 
-def _overview(summary: Summary, course: Course | None) -> list[Section]:
+def _course(summary: Summary, course: Course) -> list[Section]:
+    """What balancing did, in pictures."""
+    own = next((each.history for each in course.trials if each.history.policy == summary.trials[0].policy), None)
+    if own is None:
+        return []
+    parts: list[Part] = []
+    sets = {
+        label: {worker.name: step for worker in workers if (step := _mean_step(worker)) is not None}
+        for label, workers in before_and_after(own, course.names).items()
+    }
+    if sets and all(sets.values()):
+        parts.append(BeforeAfter("Batches and waiting of each worker", _moved(sets), sets))
+    if (picture := timeline(own, course.names)) is not None:
+        parts += [picture, Sentence(TRACE, Tone.FAINT, detail=True)]
+    losses_of = [each.history for each in course.trials if each.history.steps]
+    loss: list[Part] = [*losses(losses_of)] if losses_of else []
+    if apart := _loss_apart(losses_of):
+        loss.append(Sentence(apart, Tone.FAINT, detail=True))
+    return [Section("What balancing did", tuple(parts)), Section("Training loss", tuple(loss))]
+
+
+TRACE = (
+    f"{trace.NAME}, beside this page, has every step: open it in ui.perfetto.dev or chrome://tracing. In each picture, "
+    "drag to zoom, double-click to see all, and point at a line or a bar for its values."
+)
+
+
+def _mean_step(worker: WorkerSummary) -> WorkerStep | None:
+    own, wait, communication = (
+        worker.settled_own_seconds,
+        worker.settled_wait_seconds,
+        worker.settled_communication_seconds,
+    )
+    if own is None or wait is None or communication is None:
+        return None
+    return WorkerStep(worker.batch, own, max(wait - communication, 0.0), communication)
+
+
+def _moved(sets: Mapping[str, Mapping[str, WorkerStep]]) -> str:
+    """What the picture of before and after shows, in sentences."""
+    return " ".join(
+        f"{label.capitalize()}: batches {wording.batches(step.batch for step in workers.values())}, a step of "
+        f"{wording.seconds(max(step.seconds for step in workers.values()))}, and the worker that waits most for slower "
+        f"ones waits {wording.percent(max(step.waiting for step in workers.values()))} of it."
+        for label, workers in sets.items()
+    )
+
+
+def _loss_apart(trials: Sequence[TrialHistory]) -> str:
+    """How far the losses of compared trials are apart at the same steps; empty for a single trial."""
+    if len(trials) < 2:
+        return ""
+    by_step = [{step.number: step.loss for step in trial.steps if step.loss is not None} for trial in trials]
+    together = sorted(set(by_step[0]).intersection(*by_step[1:]))
+    apart = [
+        (max(each[number] for each in by_step) - min(each[number] for each in by_step))
+        / (max(abs(each[number]) for each in by_step) or 1.0)
+        for number in together
+    ]
+    if not apart:
+        return ""
+    return (
+        f"At the same step the losses differ by {median(apart):.2%} in the median of {len(apart):,} steps, and by "
+        f"{max(apart):.1%} at most: every step trains the same samples, however they are split."
+    )
+
+
+def _provenance(summary: Summary) -> Section:
+    """Where the figures come from."""
+    facts = tuple({**summary.provenance, "CPU limits": summary.limits}.items())
+    columns = (
+        Column("what", lambda fact: fact[0], name=True),
+        Column("is", lambda fact: fact[1], text=True),
+    )
+    return Section("How this was made", (Table(columns, facts, detail=True),))
+
+
+def _overview(summary: Summary) -> list[Section]:
     """All trials side by side."""
     untrained = not any(trial.steps for trial in summary.trials)  # a terminal has enough of that in a sentence
     what = (
         "Iteration: median since the last adjustment of the batches. Samples per second: over the whole trial. "
         "Workers: means since the last adjustment."
     )
-    trials: list[Part] = [Sentence(what, detail=True), _trials_table(summary, detail=untrained)]
-    if course is not None:
-        trials.append(losses([each.history for each in course.trials]))
+    trials: list[Part] = [Sentence(what, Tone.FAINT, detail=True), _trials_table(summary, detail=untrained)]
     sections = [
         Section("Trials", tuple(trials)),
         Section(
@@ -101,12 +185,12 @@ def _trial(result: TrialResult, summary: Summary, names: Sequence[str], prices: 
     history = result.history
     found = next(each for each in summary.trials if (each.policy, each.round) == (history.policy, history.round))
     joined = sorted({name for step in history.steps for name in step.records} - {*names})
-    parts: list[Part] = [batches_and_times(history, (*names, *joined), f"{result.slug}.png")]
+    parts: list[Part] = [batches_and_times(history, (*names, *joined))]
     if history.sizes:
-        parts.append(throughput_by_size(history.sizes, prices, f"{result.slug}-sizes.png"))
+        parts.append(throughput_by_size(history.sizes, prices))
     if found.evaluations:
         parts.append(_evaluations_table(found))
-    return Section(history.title, (*parts, decisions_table(result.entries)))
+    return Section(history.title, (*parts, decisions_table(result.entries, "Plan changes and events, with reasons")))
 
 
 def title(trial: TrialSummary, summary: Summary) -> str:
@@ -238,9 +322,9 @@ DECISION_COLUMNS = (
 )
 
 
-def decisions_table(entries: Sequence[Entry]) -> Table:
+def decisions_table(entries: Sequence[Entry], heading: str = "") -> Table:
     """One row per decision that is worth keeping."""
-    return Table(DECISION_COLUMNS, tuple(entries), detail=True)
+    return Table(DECISION_COLUMNS, tuple(entries), detail=True, heading=heading)
 
 
 PROFILE_COLUMNS = (

@@ -6,7 +6,7 @@ wording, and a test reads facts instead of HTML or boxes. Colours and widths bel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
@@ -75,7 +75,7 @@ class Column:
 @dataclass(frozen=True, slots=True)
 class Table:
     """Columns of rows, which are any values that the columns know. `beside`: a terminal puts rows that differ in the
-    first column side by side, as far as there is room. The page has the `heading` above it.
+    first column side by side, as far as there is room. The page has the `heading` above it, and folds a long table.
     """
 
     columns: tuple[Column, ...]
@@ -114,17 +114,16 @@ class Verbatim:
 @dataclass(frozen=True, slots=True)
 class Line:
     """A series of points of a plot. `smooth`: its running median, over faint points; `steps`: constant between points;
-    `bars`: with `spreads` up and down.
+    `bars`: points with `spreads` up and down. `tint` is a colour of the page's style, `style` a key of `DASHES`.
     """
 
     label: str
     xs: Sequence[float]
     ys: Sequence[float]
     tint: str
-    style: str = "-"
+    style: Literal["-", "--", ":", "-."] = "-"
     width: float = 1.6
     shape: Literal["plain", "steps", "smooth", "bars"] = "plain"
-    marker: str = ""
     spreads: Sequence[float] = ()
 
 
@@ -139,36 +138,84 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Something that lasts from `begin` to `end` in a `row` of a panel; `words` say what, `waits` draws it pale."""
+
+    row: int
+    begin: float
+    end: float
+    tint: str
+    words: str
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Panel:
-    """Axes with lines; `least` and `most` bound them (None: as the lines need). `whole`: values are whole numbers."""
+    """Axes with lines, or `rows` of spans; `least` and `most` bound the lines (None: as they need). `whole`: values are
+    whole numbers.
+    """
 
     ylabel: str
-    lines: tuple[Line, ...]
+    lines: tuple[Line, ...] = ()
     marks: tuple[Mark, ...] = ()
     least: float | None = None
     most: float | None = None
     reference: float | None = None
     logarithmic: bool = False
     whole: bool = False
+    rows: tuple[str, ...] = ()
+    spans: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A picture: panels above one another with one x axis. `name` is that of its file, `words` say what it shows."""
+    """A picture: panels above one another with one x axis. `words` say what it shows. A `half` stands beside the next
+    half where there is room.
+    """
 
-    name: str
     words: str
     title: str
     xlabel: str
     panels: tuple[Panel, ...]
-    legend: Literal["inside", "outside", "none"] = "outside"
-    height_inches: float = 3.6
     from_zero: bool = True
     whole: bool = False
+    half: bool = False
     detail: bool = True
 
 
-Part = Sentence | Table | Verbatim | Plot
+@dataclass(frozen=True, slots=True)
+class WorkerStep:
+    """A mean step of one worker: its batch in samples; own seconds, and those of waiting for peers and of the
+    all-reduce.
+    """
+
+    batch: int
+    own_seconds: float
+    peers_seconds: float
+    allreduce_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.own_seconds + self.peers_seconds + self.allreduce_seconds
+
+    @property
+    def waiting(self) -> float:
+        """The share of it that the worker waits for its peers."""
+        return self.peers_seconds / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeAfter:
+    """Every worker's step under several sets of batches, by the set's name; `words` say what can be seen."""
+
+    title: str
+    words: str
+    sets: Mapping[str, Mapping[str, WorkerStep]]
+    detail: bool = True
+
+
+Part = Sentence | Table | Verbatim | Plot | BeforeAfter
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +236,3 @@ class Report:
     kind: str
     lead: tuple[Sentence, ...]
     sections: tuple[Section, ...]
-
-    def plots(self) -> list[Plot]:
-        """All pictures, in order."""
-        return [part for section in self.sections for part in section.parts if isinstance(part, Plot)]
