@@ -31,6 +31,9 @@ PART = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|[\r\n]|[^\x1b\r\n]+")
 TORN = re.compile(r"\x1b[^A-Za-z]*$")
 REST_SECONDS = 0.05
 TRAINING = re.compile(rf"({OWN_POLICY}|{UNIFORM})\S* .*━.* step [1-9]")
+LONGEST_SECONDS = 900.0
+"""Of a recording: several times what it takes. The command then gets GRACE_SECONDS to end its workers."""
+GRACE_SECONDS = 60.0
 FRAMES = 7
 """Of those that show a policy training; the last one shows the comparison."""
 
@@ -62,10 +65,10 @@ class Terminal:
         return lines[-ROWS:]
 
 
-def record(command: Sequence[str]) -> list[tuple[float, list[str]]]:
+def record(command: Sequence[str], longest: float = LONGEST_SECONDS) -> list[tuple[float, list[str]]]:
     """What a terminal shows while a command runs, each time that it comes to rest, with the seconds since the start.
 
-    Raises BenchmarkError if the command fails.
+    Raises BenchmarkError if the command fails, or has not ended after `longest` seconds.
     """
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
@@ -74,7 +77,7 @@ def record(command: Sequence[str]) -> list[tuple[float, list[str]]]:
     decoder, torn, is_new = codecs.getincrementaldecoder("utf-8")(), "", False
     with subprocess.Popen(command, stdout=child, stderr=child, cwd=runner.REPOSITORY, env=environment) as process:
         os.close(child)
-        while True:
+        while time.monotonic() - began < longest:
             if select.select([parent], [], [], REST_SECONDS)[0]:
                 try:
                     output = torn + decoder.decode(os.read(parent, 2**16))
@@ -86,11 +89,26 @@ def record(command: Sequence[str]) -> list[tuple[float, list[str]]]:
             elif is_new:
                 seen.append((round(time.monotonic() - began, 1), terminal.shown()))
                 is_new = False
+        try:
+            process.wait(max(began + longest - time.monotonic(), 0.0))
+            hangs = False
+        except subprocess.TimeoutExpired:
+            hangs = True
+            _end(process)
     os.close(parent)
     seen.append((round(time.monotonic() - began, 1), terminal.shown()))
-    if process.returncode != 0:
-        raise runner.BenchmarkError("the run failed:\n" + "\n".join(terminal.shown()))
+    if hangs or process.returncode != 0:
+        how = f"has not ended after {longest:g} s" if hangs else "failed"
+        raise runner.BenchmarkError(f"the run {how}:\n" + "\n".join(terminal.shown()))
     return seen
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def losses(series: Path) -> list[tuple[float, float]]:

@@ -21,9 +21,8 @@ from heterotrain_operator.experiments.report.plots import (
     batches_and_times,
     colour,
     throughput_by_size,
-    timeline,
 )
-from heterotrain_operator.experiments.report.trials import decisions_table
+from heterotrain_operator.experiments.report.trials import BALANCING, balancing, decisions_table
 from heterotrain_operator.experiments.report.value import (
     Column,
     Line,
@@ -103,6 +102,8 @@ def report_of(found: Comparison, course: Course | None = None) -> Report:
     lead = [Sentence(SIMULATED, Tone.DOUBT)]
     sections = [_policies(found, course)]
     if course is not None:
+        policy, result = next(iter(course.shown.items()))
+        sections.insert(0, Section(BALANCING, balancing(history_of(policy, result), result.workers[:DRAWN_WORKERS])))
         what = f"{_scenario(found)}. heterotrain {course.version}."
         lead[:0] = [Sentence(text, detail=True) for text in (found.description, what)]
         lead += [
@@ -110,7 +111,12 @@ def report_of(found: Comparison, course: Course | None = None) -> Report:
         ]
         sections += [_policy(policy, result) for policy, result in course.shown.items()]
         sections.append(Section("Scenario", (Verbatim(course.scenario),)))
-    return Report(f"{found.scenario}, simulated", "simulation", tuple(lead), tuple(sections))
+    return Report(
+        f"{found.scenario}, simulated",
+        "simulation",
+        tuple(lead),
+        tuple(section for section in sections if section.parts),
+    )
 
 
 def _policies(found: Comparison, course: Course | None) -> Section:
@@ -214,8 +220,6 @@ def _policy(policy: str, result: SimulationResult) -> Section:
     if hidden > 0:
         parts.append(Sentence(f"The first {DRAWN_WORKERS} workers; {hidden:,} more are not drawn."))
     history, names = history_of(policy, result), result.workers[:DRAWN_WORKERS]
-    if (picture := timeline(history, names)) is not None:
-        parts.append(picture)
     parts.append(batches_and_times(history, names))
     if result.sizes:
         prices = {group.name: group.price_per_hour for group in result.scenario.job.groups}

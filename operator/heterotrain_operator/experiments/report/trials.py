@@ -81,22 +81,29 @@ def _course(summary: Summary, course: Course) -> list[Section]:
     own = next((each.history for each in course.trials if each.history.policy == summary.trials[0].policy), None)
     if own is None:
         return []
-    parts: list[Part] = []
-    sets = {
-        label: {worker.name: step for worker in workers if (step := _mean_step(worker)) is not None}
-        for label, workers in before_and_after(own, course.names).items()
-    }
-    if sets and all(sets.values()):
-        parts.append(BeforeAfter("Batches and waiting of each worker", _moved(sets), sets))
-    if (picture := timeline(own, course.names)) is not None:
-        parts += [picture, Sentence(TRACE, Tone.FAINT, detail=True)]
+    parts = balancing(own, course.names)
     losses_of = [each.history for each in course.trials if each.history.steps]
     loss: list[Part] = [*losses(losses_of)] if losses_of else []
     if apart := _loss_apart(losses_of):
         loss.append(Sentence(apart, Tone.FAINT, detail=True))
-    return [Section("What balancing did", tuple(parts)), Section("Training loss", tuple(loss))]
+    return [Section(BALANCING, parts), Section("Training loss", tuple(loss))]
 
 
+def balancing(trial: TrialHistory, names: Sequence[str]) -> tuple[Part, ...]:
+    """The pictures of what balancing did in one trial: batches and waiting before and after, and steps in between."""
+    sets = {
+        label: {worker.name: step for worker in workers if (step := _mean_step(worker)) is not None}
+        for label, workers in before_and_after(trial, names).items()
+    }
+    parts: list[Part] = []
+    if sets and all(sets.values()):
+        parts.append(BeforeAfter("Batches and waiting of each worker", _moved(sets), sets))
+    if (picture := timeline(trial, names)) is not None:
+        parts += [picture, Sentence(TRACE, Tone.FAINT, detail=True)]
+    return tuple(parts)
+
+
+BALANCING = "What balancing did"
 TRACE = (
     f"{trace.NAME}, beside this page, has every step: open it in ui.perfetto.dev or chrome://tracing. In each picture, "
     "drag to zoom, double-click to see all, and point at a line or a bar for its values."
