@@ -49,3 +49,15 @@ def test_readme_is_short_and_its_figure_is_the_recorded_one() -> None:
     (document,) = (each for each in page.read([page.RESULTS / "entrance"]))
     assert f"**{charts.times_as_fast(document):.1f} times as fast**" in README
     assert README.count("\n") <= 150
+
+
+def test_every_expectation_that_is_met_names_a_test_that_exists() -> None:
+    text = (ROOT / "docs" / "expectations.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?!people|---)(.+?)\|$", text, re.MULTILINE)
+    assert rows
+    for row in rows:
+        *_, here, test = (cell.strip() for cell in row.split(" | "))
+        path, _, name = test.strip("`").partition("::")
+        assert bool(path) != bool(re.match("no\\b", here)), row
+        assert not path or (ROOT / path).is_file(), row
+        assert not name or f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"), row
