@@ -200,3 +200,4 @@ def test_terminal_shows_a_table_of_now(api: ApiServer, reader: Reader) -> None:
     assert "Running" in first
     assert "Succeeded" in last
     assert "WORKER" in last
+    assert "OF LATE" in last, "and how waiting went"

@@ -134,7 +134,17 @@ OF_LOSS = "document.querySelector('.halves .data')"
 @pytest.mark.parametrize("width", [1200, 390])
 def test_page_is_drawn_without_errors_and_within_its_width(folder: Path, browser: Browser, width: int, theme: str):
     browser.open(folder / "report.html", width=width, theme=theme)
-    assert browser.evaluate("document.querySelectorAll('figure').length") == 7
+    assert browser.evaluate("[...document.querySelectorAll('figure')].map(each => each.className)") == [
+        "balance",
+        "chart",
+        "chart half",
+        "chart half",
+        "chart",
+        "chart",
+        "chart",
+    ]
+    assert browser.evaluate("document.querySelectorAll('dfn[data-means]').length") > 5
+    assert browser.evaluate("document.querySelector('details').open") is False
     assert browser.evaluate(UNDRAWN) == 0
     assert browser.evaluate("document.documentElement.scrollWidth") == width
     assert browser.evaluate(BEYOND) == []
