@@ -156,18 +156,26 @@ def test_page_is_drawn_without_errors_and_within_its_width(folder: Path, browser
     assert browser.complaints == []
 
 
+def point_at(browser: Browser, drawing: str, share: float) -> tuple[float, float]:
+    """Move the mouse to a share of a drawing's width; gives where that is."""
+    browser.evaluate(f"{drawing}.scrollIntoView({{ block: 'center' }})")
+    box = browser.evaluate(f"(({{ x, y, width }}) => ({{ x, y, width }}))({drawing}.getBoundingClientRect())")
+    place = box["x"] + share * box["width"], box["y"] + 20
+    browser.mouse("Moved", *place)
+    return place
+
+
 def test_chart_says_its_values_under_the_pointer_and_zooms_into_what_is_chosen(folder: Path, browser: Browser):
     browser.open(folder / "report.html", width=1200, theme="light")
-    browser.evaluate(f"{OF_LOSS}.scrollIntoView({{ block: 'center' }})")
-    box = browser.evaluate(f"(({{ x, y, width }}) => ({{ x, y, width }}))({OF_LOSS}.getBoundingClientRect())")
-    middle = box["x"] + box["width"] / 2, box["y"] + 20
-    browser.mouse("Moved", *middle)
-    said = browser.evaluate("document.getElementById('under').textContent").splitlines()
+    under = "document.getElementById('under').textContent"
+    point_at(browser, "document.querySelectorAll('figure.chart:not(.half) .data')[1]", 0.36)
+    assert browser.evaluate(under).splitlines()[1:3] == [f"{FAST}  48", f"{SLOW}  16"]
+    middle = point_at(browser, OF_LOSS, 0.5)
+    said = browser.evaluate(under).splitlines()
     assert said[0].startswith("step 44")
     assert said[1:] == ["Optimal  0.5", "Uniform  1"]
     browser.mouse("Pressed", *middle)
-    browser.mouse("Moved", middle[0] + box["width"] / 4, middle[1])
-    browser.mouse("Released", middle[0] + box["width"] / 4, middle[1])
+    browser.mouse("Released", *point_at(browser, OF_LOSS, 0.75))
     left, _, width, _ = map(float, browser.evaluate(f"{OF_LOSS}.getAttribute('viewBox')").split())
     assert (left, width) == (pytest.approx(500, abs=5), pytest.approx(250, abs=5))
     ticks = "[...document.querySelectorAll('.halves .panel')[0].querySelectorAll('.tick text')].map(t => t.textContent)"

@@ -83,7 +83,7 @@ def figure(plot: Plot) -> str:
     kind, room = "chart half" if plot.half else "chart", "panels rows" if plot.panels[0].rows else "panels"
     whole = " data-whole" if plot.whole else ""
     return (
-        f'<figure class="{kind}" data-x0="{across.least:.6g}" data-x1="{across.most:.6g}" '
+        f'<figure class="{kind}" data-x0="{across.least:.9g}" data-x1="{across.most:.9g}" '
         f'data-x="{escape(plot.xlabel)}"{whole}><figcaption>{escape(plot.title)}{_legend(plot)}</figcaption>'
         f'<div class="{room}">{panels}</div><p class="x">{escape(plot.xlabel)}</p></figure>'
     )

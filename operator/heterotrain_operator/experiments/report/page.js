@@ -60,10 +60,12 @@ for (const figure of document.querySelectorAll("figure.chart")) {
   // The lines' values at a place, from their paths.
   const read = (at) => datas.flatMap((data) => {
     const low = +data.dataset.y0, high = +data.dataset.y1;
-    return [...data.querySelectorAll("path.line")].map((path) => {
+    return [...data.querySelectorAll("path.line")].flatMap((path) => {
       const points = (path.points ??= path.getAttribute("d").slice(1).split("L").map((point) => point.split(" ").map(Number)));
-      const [, y] = points.reduce((best, point) => (Math.abs(point[0] - at) < Math.abs(best[0] - at) ? point : best));
-      const share = 1 - y / SIDE;
+      const next = points.findIndex((point) => point[0] > at);
+      if (next === 0 || (next < 0 && at - points.at(-1)[0] > SIDE / 100)) return [];
+      const [[x0, y0], [x1, y1]] = next < 0 ? [points.at(-1), points.at(-1)] : [points[next - 1], points[next]];
+      const share = 1 - (y0 + (x1 > x0 ? ((at - x0) / (x1 - x0)) * (y1 - y0) : 0)) / SIDE;
       return `${path.dataset.name || "value"}  ${said("log" in data.dataset ? low * (high / low) ** share : low + share * (high - low))}`;
     });
   });
