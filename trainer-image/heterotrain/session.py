@@ -44,6 +44,8 @@ from heterotrain.refusals import (
 from heterotrain.reporting.cuda_peak import peak_memory_of
 from heterotrain.reporting.logs import show_log_alone, show_log_of_worker
 from heterotrain.reporting.metrics import Series, WorkerMetrics, serve
+from heterotrain.reporting.reporter import Reporter, Training, checked
+from heterotrain.sinks import Sink
 from heterotrain.training.batches import Batches
 from heterotrain.training.context import Context
 from heterotrain.training.leaving import last_words
@@ -110,6 +112,7 @@ class Session:
         self._config = config
         self._life: WorkerLife | None = None
         self._batches: Batches | None = None
+        self._reporter: Reporter | None = None
         self._batch_size = batch_size
         self._stop = StopRequest()
         name = "alone" if worker is None else worker.name
@@ -232,6 +235,7 @@ class Session:
         backward_passes: int = 1,
         find_unused_parameters: bool = False,
         compare_samples: bool = True,
+        sinks: Sequence[Sink] = (),
     ) -> tuple[Any, ElasticOptimizer, Batches]:
         """Take over optimizer step and data order; use what is returned in place of what was given.
 
@@ -253,6 +257,8 @@ class Session:
 
         With `compare_samples` a few samples, which must be the same on all workers, are read before the first step, of
         what is evaluated too; set it to False where reading one takes long.
+
+        `sinks` are trackers of experiments that get the job's figures (`heterotrain.sinks`).
 
         Raises TypeError or ValueError, with a way round, for what cannot be trained on several workers: an
         IterableDataset, an empty data set, a DistributedSampler, several optimizers or one that needs several losses a
@@ -294,6 +300,11 @@ class Session:
         series = Series(None if worker is None else worker.series)
         context = Context(self._config, worker, plans, self._metrics, series, self._stop, self._farewell)
         self._life = life = WorkerLife(context, subject)
+        if sinks:
+            self._reporter = Reporter(
+                sinks, context.name, self._metrics, lambda: Training(life.position.step, life.rank == 0, plans.active)
+            )
+            subject.after_step.append(self._reporter.after_step)
         loader = Loader(source, self._config.seed, self._device, worker.uid if worker else "")
         self._batches = Batches(
             life,
@@ -345,6 +356,20 @@ class Session:
         run: a moving average of the weights belongs here. Call it between `prepare()` and the loop, or it raises
         RuntimeError."""
         self._before_loop("after_step()").subject.after_step.append(function)
+
+    def log(self, values: Mapping[str, float | torch.Tensor]) -> None:
+        """Send figures of the script's own to the sinks of `prepare()`, by name: numbers, or tensors of one element,
+        which nobody waits for. The leader's count, at the present step; the others' are dropped, and so is everything
+        without sinks, while `warming`, or where a sink is too slow. Call it in the loop over the batches or after it.
+
+        Raises RuntimeError before the loop; TypeError or ValueError, naming the figure, for what is no number, and for
+        more than 256 figures at once.
+        """
+        figures = checked(values)
+        if not self._prepared("log()").started:
+            raise RuntimeError("session.log() belongs into the loop over the batches, or after it")
+        if self._reporter is not None and not self.warming:
+            self._reporter.log(figures)
 
     def scale(self, loss: torch.Tensor, count: float | torch.Tensor | None = None) -> torch.Tensor:
         """The loss, weighted with this worker's share of the global batch; call `backward()` on what is returned, and
