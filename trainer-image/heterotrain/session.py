@@ -29,6 +29,7 @@ from heterotrain.data.order import Order
 from heterotrain.gradients.counting import LossKind
 from heterotrain.gradients.precision import Arithmetic
 from heterotrain.job.farewell import Farewell
+from heterotrain.job.launched import Launched, is_launched
 from heterotrain.job.planfile import PlanFile
 from heterotrain.job.plans import Plans
 from heterotrain.job.worker import StopRequest, Worker, choose_device, limit_threads
@@ -63,16 +64,23 @@ _USUAL_BATCH_SIZE = 32
 
 
 def join(
-    *, batch_size: int | None = None, epochs: int | None = None, steps: int | None = None, seed: int = 0
+    *,
+    batch_size: int | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    checkpoints: str | Path | None = None,
+    checkpoint_every_steps: int = 100,
 ) -> Session:
-    """Join the job that this process was started for; alone, outside any job, be its only worker.
+    """Join the job that this process was started for, or the workers that torchrun has started; else be the only one.
 
-    `batch_size`, `epochs` or `steps`, and `seed` are for a run alone: in a job its manifest decides. Without a
-    `batch_size` it is that of the DataLoader given to `prepare()`, or 32; without epochs and steps, one epoch. Call
-    `join` once, early: from here on the worker answers to SIGTERM and reports how it ended, and torch's random state is
-    seeded.
+    The arguments are for these: in a job its manifest decides. `batch_size` is that of all workers together; without
+    one it is that of the DataLoader given to `prepare()`, or 32. Without epochs and steps there is one epoch. In the
+    folder `checkpoints` the newest three are kept, and training goes on from the newest. Call `join` once, early: from
+    here on the worker answers to SIGTERM and reports how it ended, and torch's random state is seeded.
 
-    `heterotrain run SCRIPT` takes them from here for its manifest, where its command line does not say them.
+    `heterotrain run SCRIPT` takes batch size, epochs or steps, and seed from here for its manifest, where its command
+    line does not say them.
 
     Raises ValueError if the job's environment is incomplete, OSError if the metrics port is taken, RuntimeError if a
     promised GPU is missing, and in a process that multiprocessing has started, which is no worker.
@@ -83,7 +91,18 @@ def join(
         _answer_look(final=batch_size is not None, epochs=epochs, steps=steps, batch_size=batch_size, seed=seed or None)
         if epochs is None and steps is None:
             epochs = 1
-        return Session(None, TrainingConfig(epochs=epochs, steps=steps, seed=seed), batch_size)
+        folder = None if checkpoints is None else str(Path(checkpoints).absolute())
+        config = TrainingConfig(
+            epochs=epochs,
+            steps=steps,
+            seed=seed,
+            checkpoint_path=folder,
+            checkpoint_every_steps=checkpoint_every_steps,
+        )
+        if is_launched(os.environ):
+            launched = Launched(os.environ, config)
+            return Session(launched.worker, launched.worker.config, batch_size, launched)
+        return Session(None, config, batch_size)
     return Session(worker, worker.config, None)
 
 
@@ -106,9 +125,16 @@ def _answer_look(*, final: bool, **given: int | None) -> None:
 class Session:
     """One worker's side of a job."""
 
-    def __init__(self, worker: Worker | None, config: TrainingConfig, batch_size: int | None) -> None:
+    def __init__(
+        self,
+        worker: Worker | None,
+        config: TrainingConfig,
+        batch_size: int | None,
+        launched: Launched | None = None,
+    ) -> None:
         """Use `heterotrain.join()`."""
         self._worker = worker
+        self._launched = launched
         self._config = config
         self._life: WorkerLife | None = None
         self._batches: Batches | None = None
@@ -294,9 +320,13 @@ class Session:
             find_unused_parameters=find_unused_parameters,
             rate_scaling=RateScaling.of(self._config),
         )
+        if self._launched is not None:
+            self._worker = self._launched.meet(self._batch_alone(source))
         worker = self._worker
         plan_file = None if worker is None else PlanFile(worker.plan_dir, self._count_rejected)
-        plans = Plans(self._plan_alone(source) if worker is None else None, plan_file)
+        if self._launched is not None:
+            plan_file = self._launched.plan_file(self._count_rejected)
+        plans = Plans(None if worker else self._plan_alone(source), plan_file)
         series = Series(None if worker is None else worker.series)
         context = Context(self._config, worker, plans, self._metrics, series, self._stop, self._farewell)
         self._life = life = WorkerLife(context, subject)
@@ -454,12 +484,15 @@ class Session:
         if self._life is not None:
             self._life.accounts.looked_at = True
 
-    def _plan_alone(self, source: Source) -> Plan:
+    def _batch_alone(self, source: Source) -> int:
         given = self._batch_size if self._batch_size is not None else source.batch_size
         batch_size = _USUAL_BATCH_SIZE if given is None else given
         if batch_size < 1:
             raise ValueError(f"batch_size: must be at least 1, found {batch_size}")
-        return Plan(0, 0, "step", (Member("alone", "", "", "", batch_size),))
+        return batch_size
+
+    def _plan_alone(self, source: Source) -> Plan:
+        return Plan(0, 0, "step", (Member("alone", "", "", "", self._batch_alone(source)),))
 
     def _count_rejected(self) -> None:
         self._metrics.state.plans_rejected += 1

@@ -15,6 +15,8 @@ from heterotrain.contract.last_words import ERROR_MISSING_DEVICE as ERROR_MISSIN
 from heterotrain.contract.last_words import ERRORS_THAT_PASS as ERRORS_THAT_PASS
 from heterotrain.contract.last_words import OUT_OF_MEMORY as OUT_OF_MEMORY
 from heterotrain.contract.last_words import Termination as Termination
+from heterotrain.contract.launch import Launch as Launch
+from heterotrain.contract.launch import LaunchedWorker as LaunchedWorker
 from heterotrain.contract.names import *  # noqa: F403 - holds names of the contract and nothing else
 from heterotrain.contract.plan import MAX_EVICTED as MAX_EVICTED
 from heterotrain.contract.plan import MAX_NAME_LENGTH as MAX_NAME_LENGTH

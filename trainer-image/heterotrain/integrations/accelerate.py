@@ -35,8 +35,8 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
     def __init__(self, session: Session, **options: Any) -> None:
         """Options are accelerate's, except those that are the job's.
 
-        Raises ValueError for an option that the manifest has instead, RuntimeError if `accelerate launch` started the
-        script.
+        Raises ValueError for an option that the manifest has instead, RuntimeError if `accelerate launch` or
+        torchrun started the script.
         """
         refuse_options(
             {
@@ -51,7 +51,10 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
             }
         )
         if any(os.environ.get(name, "") not in ("", "-1") for name in ("LOCAL_RANK", "WORLD_SIZE")):
-            raise RuntimeError("`accelerate launch` or torchrun started this script; start it by `python` in a session")
+            raise RuntimeError(
+                "accelerate would make a process group of its own from what `accelerate launch` or torchrun has set; "
+                "start the script by `heterotrain run`, or by `python` alone"
+            )
         super().__init__(cpu=session.device.type == "cpu", **{k: v for k, v in options.items() if k != "cpu"})
         self.session = session
         self._modules: dict[int, nn.Module] = {}

@@ -1,0 +1,137 @@
+"""Workers that torchrun has started, and scripts run by `python -m heterotrain`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from heterotrain import contract
+from heterotrain.contract import LaunchedWorker, Member, Plan, TrainingConfig
+from heterotrain.job import launched
+from heterotrain.job.launched import Launched
+from trainer.gang import REPOSITORY
+from trainer.story import EXACT, difference, undisturbed
+
+VARIABLES = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join(str(REPOSITORY / each) for each in ("trainer-image", "operator", "tests"))
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.processes
+def test_two_nodes_of_torchrun_are_balanced_and_go_on_from_the_checkpoint_after_a_death(tmp_path: Path) -> None:
+    """The second node is slower; its worker is killed once. The model is that of a plain loop."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=1"]
+    command += ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=test", "-m", "heterotrain"]
+    command += ["tests/trainer/scripts/launched.py", "--out", str(tmp_path), "--milliseconds", "0.3,1.5"]
+    command += ["--dies-at", "50"]
+    nodes = []
+    for node in range(2):
+        with (tmp_path / f"log-{node}").open("wb") as log:
+            nodes.append(subprocess.Popen(command, cwd=REPOSITORY, env=environment(), stdout=log, stderr=log))
+    try:
+        codes = [node.wait(280) for node in nodes]
+    finally:
+        for node in nodes:
+            node.terminate()
+            node.wait(60)
+    logs = "".join((tmp_path / f"log-{node}").read_text() for node in range(2))
+    assert codes == [0, 0], logs
+    assert "resumed at step 50" in logs
+    for rank in range(2):
+        weights = torch.load(tmp_path / f"rank-{rank}.pt", weights_only=True)
+        assert difference(weights, undisturbed().weights) < EXACT
+    fast, slow = (
+        [int(line.split()[1]) for line in (tmp_path / f"rank-{rank}.batches").read_text().splitlines()]
+        for rank in range(2)
+    )
+    assert fast[0] == slow[0] == 48
+    assert fast[-2] > 1.5 * slow[-2], logs
+
+
+def test_python_m_heterotrain_runs_a_script_as_python_does(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys; print(__name__, sys.argv[1:], sys.path[0], sys.flags.optimize)")
+    command = [sys.executable, "-O", "-m", "heterotrain"]
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *words], check=False, env=environment(), capture_output=True, text=True)
+
+    done = run(str(script), "-x", "y")
+    assert done.stdout == f"__main__ ['-x', 'y'] {tmp_path} 1\n"
+    wrong = run("nowhere.py")
+    assert (wrong.returncode, wrong.stderr.splitlines()[0]) == (2, "nowhere.py: there is no such file")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"RANK": "first"}, "RANK: expected a whole number, found 'first'"),
+        ({"RANK": "2"}, "2 is not below WORLD_SIZE, 2"),
+    ],
+)
+def test_a_malformed_variable_of_the_launcher_is_named(wrong: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Launched(VARIABLES | wrong, TrainingConfig())
+
+
+def test_without_what_balances_rank_0_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"heterotrain\[operator,trainer\]"):
+        Launched(VARIABLES, TrainingConfig())
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> dist.Store:
+    """The launcher's, of workers that are threads here; nobody balances them."""
+    store = dist.HashStore()
+    monkeypatch.setattr(launched, "rendezvous", lambda *_, **__: iter([(store, 0, 0)]))
+    monkeypatch.setattr(Launched, "_start_balancer", lambda self, launch: None)
+    return store
+
+
+def test_workers_that_are_started_again_meet_in_a_store_that_holds_what_went_before(store: dist.Store) -> None:
+    for _ in range(2):
+        workers = [Launched(VARIABLES | {"RANK": str(rank)}, TrainingConfig()) for rank in range(2)]
+        with ThreadPoolExecutor(2) as threads:
+            leader = threads.submit(workers[0].meet, 32)
+            time.sleep(0.2)  # time to read what the store holds
+            other = threads.submit(workers[1].meet, 64)
+            met = [leader.result(60), other.result(60)]
+        assert met[0].secret == met[1].secret
+        assert [each.global_batch_size for each in met] == [32, 32]
+        plan = Plan(1, 1, "step", tuple(Member(each.name, each.uid, "h:1", each.group, 16) for each in met))
+        (met[0].plan_dir / contract.PLAN_FILE).write_text(plan.to_json())
+        files = [each.plan_file(lambda: None) for each in workers]
+        assert files[1].newest() is None
+        assert [file.newest() for file in files] == [plan, plan]
+
+
+def test_ranks_that_do_not_come_are_named(store: dist.Store) -> None:
+    config = TrainingConfig(startup_deadline_seconds=0.1)
+    with pytest.raises(TimeoutError, match="ranks 1 of 2 have not come"):
+        Launched(VARIABLES, config).meet(32)
+    with pytest.raises(TimeoutError, match="rank 0 has not come"):
+        Launched(VARIABLES | {"RANK": "1"}, config).meet(32)
+
+
+def test_what_another_worker_says_of_itself_is_read_with_bounds() -> None:
+    with pytest.raises(ValueError, match="index: expected a whole number"):
+        LaunchedWorker.from_json("{}")
+    worker = LaunchedWorker("a", "u", "g", 0, "cpu", "h:1", "h:2")
+    assert LaunchedWorker.from_json(worker.to_json()) == worker
+    with pytest.raises(ValueError, match="uid: expected text"):
+        LaunchedWorker.from_json(worker.to_json().replace('"u"', "7"))

@@ -1,0 +1,260 @@
+"""A worker that torchrun has started, or another launcher with the same variables: how it meets the others.
+
+There is no operator, and no volume. Workers describe themselves in the launcher's store, and rank 0 starts a process
+that takes the operator's decisions and writes plans into a folder of rank 0's. Rank 0 leads, so the others get all but
+the first plan from it as in any job; the first one comes through the store. Members stay: a launcher answers a death by
+starting all again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import ipaddress
+import json
+import logging
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.rendezvous import rendezvous
+
+from heterotrain import contract
+from heterotrain.contract import Launch, LaunchedWorker, Plan, TrainingConfig
+from heterotrain.foreign import is_text, parse_object
+from heterotrain.groups.peering.own_sockets import resolve
+from heterotrain.job.planfile import PlanFile
+from heterotrain.job.worker import Worker
+
+log = logging.getLogger(__name__)
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+_BALANCER = "heterotrain_operator.balancer"
+_NEEDED = {"heterotrain_operator": "the trainer's image lacks it", "aiohttp": "it reads what workers export"}
+_POLL_SECONDS = 0.05
+_PORTS = range(10_000, 32_768)  # below those that the kernel serves outgoing connections from
+_TRIES = 1000
+
+
+def is_launched(environment: Mapping[str, str]) -> bool:
+    """Whether a launcher has set all of its variables."""
+    return all(name in environment for name in VARIABLES)
+
+
+class Launched:
+    """This worker and its place among those that were started together."""
+
+    def __init__(self, environment: Mapping[str, str], config: TrainingConfig) -> None:
+        """Raises ValueError, naming the variable, for one that is malformed; ModuleNotFoundError on rank 0 without what
+        balances."""
+        self._rank = rank = _whole(environment, "RANK")
+        self._world = _whole(environment, "WORLD_SIZE")
+        if rank >= self._world:
+            raise ValueError(f"RANK: {rank} is not below WORLD_SIZE, {self._world}")
+        if rank == 0:
+            for package, why in _NEEDED.items():
+                if importlib.util.find_spec(package) is None:
+                    raise ModuleNotFoundError(
+                        f"workers that a launcher starts are balanced by {package} on rank 0, which is not installed "
+                        f"({why}): pip install 'heterotrain[operator,trainer]'",
+                        name=package,
+                    )
+        folder = Path(tempfile.mkdtemp(prefix="heterotrain-"))
+        group, index, device = _place(environment, rank)
+        host = _own_host(environment["MASTER_ADDR"], _whole(environment, "MASTER_PORT"))
+        port, metrics_port = _free_port(), _free_port()
+        name = f"{group}-{index}"
+        uid = str(uuid.uuid4())
+        self._own = LaunchedWorker(name, uid, group, index, device, f"{host}:{port}", f"{host}:{metrics_port}")
+        self.worker = Worker(
+            job="launched",
+            name=name,
+            uid=uid,
+            group=group,
+            plan_dir=folder,
+            config=replace(config, device=device),
+            global_batch_size=None,
+            metrics_port=metrics_port,
+            series=None,
+            termination_log=folder / "termination-log",
+            elastic=False,
+        )
+        self._store: Any = None
+        self._leader_uid = ""
+        self._balancer: subprocess.Popen[bytes] | None = None
+        atexit.register(self._end, os.getpid())
+
+    def _end(self, process: int) -> None:
+        if os.getpid() != process:
+            return  # a process that the script has forked
+        if self._balancer is not None:
+            self._balancer.kill()
+            self._balancer.wait()
+        shutil.rmtree(self.worker.plan_dir, ignore_errors=True)
+
+    def meet(self, batch_size: int) -> Worker:
+        """Find the others, each of which calls this too, and on rank 0 have them balanced with `batch_size` samples per
+        step in all. Returns this worker with what all of them share.
+
+        Raises TimeoutError, naming the ranks, if some do not come.
+        """
+        deadline = time.monotonic() + self.worker.config.startup_deadline_seconds
+        timeout = timedelta(seconds=self.worker.config.startup_deadline_seconds)
+        self._store, _, _ = next(iter(rendezvous("env://", timeout=timeout)))
+        # The store may hold what workers wrote before all were started again. So rank 0 is only met by those who have
+        # read its list, and they only believe a list that names them.
+        self._store.set(f"heterotrain/worker/{self._rank}", self._own.to_json())
+        head = self._gather(batch_size, deadline) if self._rank == 0 else self._await_head(deadline)
+        self._leader_uid = head["uids"][0]
+        return replace(self.worker, secret=head["secret"], global_batch_size=head["batch"])
+
+    def _gather(self, batch_size: int, deadline: float) -> dict[str, Any]:
+        head: dict[str, Any] = {"secret": secrets.token_hex(contract.SECRET_BYTES), "batch": batch_size, "uids": []}
+        workers: list[LaunchedWorker] = []
+        missing = list(range(self._world))
+        while missing:
+            found = [self._read(f"heterotrain/worker/{rank}") for rank in range(self._world)]
+            if all(found):
+                workers = [LaunchedWorker.from_json(each) for each in found]
+                uids = [each.uid for each in workers]
+                if uids != head["uids"]:
+                    head["uids"] = uids
+                    self._store.set("heterotrain/head", json.dumps(head))
+                met = self._own.uid.encode()
+                missing = [rank for rank in range(1, self._world) if self._read(f"heterotrain/met/{rank}") != met]
+            else:
+                missing = [rank for rank, each in enumerate(found) if not each]
+            if missing:
+                _wait(deadline, f"ranks {', '.join(map(str, missing[:16]))} of {self._world} have not come")
+        self._start_balancer(Launch(str(self.worker.plan_dir), batch_size, tuple(workers)))
+        return head
+
+    def _await_head(self, deadline: float) -> dict[str, Any]:
+        while True:
+            document = self._read("heterotrain/head")
+            head = parse_object(document, contract.MAX_PLAN_BYTES) if document else {}
+            uids = head.get("uids")
+            if isinstance(uids, list) and self._own.uid in uids:
+                break
+            _wait(deadline, "rank 0 has not come")
+        if not (is_text(head.get("secret"), 256) and isinstance(head.get("batch"), int)):
+            raise ValueError("rank 0 has written what this version of the library does not understand")
+        self._store.set(f"heterotrain/met/{self._rank}", uids[0])
+        return head
+
+    def _read(self, key: str) -> bytes:
+        """What the store holds; empty if there is nothing yet."""
+        return bytes(self._store.get(key)) if self._store.check([key]) else b""
+
+    def _start_balancer(self, launch: Launch) -> None:
+        self._balancer = subprocess.Popen(
+            [sys.executable, "-m", _BALANCER],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C is the workers'; their end is its own
+        )
+        pipe = self._balancer.stdin
+        assert pipe is not None
+        # It ends once nobody holds the pipe, so a forked process must not.
+        os.register_at_fork(after_in_child=pipe.close)
+        pipe.write(launch.to_json().encode() + b"\n")
+        pipe.flush()
+
+    def plan_file(self, on_reject: Callable[[], None]) -> PlanFile:
+        """This worker's plans."""
+        return _Relayed(self, on_reject)
+
+    def relay_first(self) -> None:
+        """Rank 0 hands the first plan on through the store, and the others take it from there."""
+        key, path = f"heterotrain/plan/{self._leader_uid}", self.worker.plan_dir / contract.PLAN_FILE
+        if self._rank == 0:
+            if path.exists():
+                self._store.set(key, path.read_bytes())
+            elif self._balancer is not None and self._balancer.poll() is not None:
+                raise RuntimeError(f"{_BALANCER} has ended with code {self._balancer.returncode}, as it says above")
+        elif document := self._read(key):
+            path.write_bytes(document)
+
+
+class _Relayed(PlanFile):
+    """The plans of a launched worker: the first one through the store."""
+
+    def __init__(self, launched: Launched, on_reject: Callable[[], None]) -> None:
+        super().__init__(launched.worker.plan_dir, on_reject)
+        self._launched = launched
+        self._relayed = False
+
+    def newest(self, than: Plan | None = None) -> Plan | None:
+        """See `PlanFile`."""
+        if not self._relayed:
+            self._launched.relay_first()
+            self._relayed = super().newest() is not None
+        return super().newest(than)
+
+
+def _whole(environment: Mapping[str, str], name: str) -> int:
+    text = environment[name]
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ValueError(f"{name}: expected a whole number, found {text[:80]!r}")
+    return int(text)
+
+
+def _place(environment: Mapping[str, str], rank: int) -> tuple[str, int, str]:
+    """The worker's group, its index there, and its device. Workers of one node and one kind of device are a group; the
+    first of a node get its GPUs, one each."""
+    if "GROUP_RANK" not in environment or "LOCAL_RANK" not in environment:
+        return "workers", rank, "cpu" if not torch.cuda.is_available() else "gpu"
+    local, node = _whole(environment, "LOCAL_RANK"), f"node{_whole(environment, 'GROUP_RANK')}"
+    gpus = torch.cuda.device_count()
+    if local >= gpus:
+        return node, local - gpus, "cpu"
+    torch.cuda.set_device(local)
+    return f"{node}-gpu", local, "gpu"
+
+
+def _own_host(master: str, port: int) -> str:
+    """How the other workers reach this machine: by the address from which it reaches rank 0's."""
+    family, address = resolve(master, port)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)
+        host = str(probe.getsockname()[0])
+    if ipaddress.ip_address(host).is_loopback and not _is_loopback(master):
+        return master  # this is rank 0's machine, which knows itself by another address than the others do
+    return f"[{host}]" if ":" in host else host
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _free_port() -> int:
+    """Raises OSError if none was found. Another worker here draws others: the script may have seeded `random`."""
+    for _ in range(_TRIES):
+        port = secrets.choice(_PORTS)
+        try:
+            socket.create_server(("", port)).close()
+        except OSError:
+            continue
+        return port
+    raise OSError(f"no free port between {_PORTS.start} and {_PORTS.stop}")
+
+
+def _wait(deadline: float, why: str) -> None:
+    if time.monotonic() > deadline:
+        raise TimeoutError(f"{why} to session.prepare() in time")
+    time.sleep(_POLL_SECONDS)
