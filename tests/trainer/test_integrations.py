@@ -3,6 +3,7 @@
 With one full batch a step the order of the samples does not matter, so a framework's own loop is what to compare with.
 """
 
+import csv
 import os
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import transformers
 from accelerate import Accelerator as OwnAccelerator
 from accelerate.state import AcceleratorState
 from lightning.fabric import Fabric
+from lightning.pytorch.loggers import CSVLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -121,9 +124,8 @@ def hugging_face(tmp_path: Path, *callbacks: Any, metrics: Any = None, **options
     config = transformers.GPT2Config(
         vocab_size=4, n_positions=4, n_embd=4, n_layer=1, n_head=1, bos_token_id=None, eos_token_id=None
     )
-    arguments = transformers.TrainingArguments(
-        str(tmp_path), use_cpu=True, report_to="none", num_train_epochs=1, eval_strategy="epoch", **options
-    )
+    usual = {"report_to": "none", "num_train_epochs": 1, "eval_strategy": "epoch"}
+    arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, **{**usual, **options})
     return transformers.Trainer(
         transformers.GPT2LMHeadModel(config),
         arguments,
@@ -134,17 +136,43 @@ def hugging_face(tmp_path: Path, *callbacks: Any, metrics: Any = None, **options
     )
 
 
-class Mine(transformers.TrainerCallback):
-    """Does nothing."""
+class Saves(transformers.TrainerCallback):
+    def on_save(self, *_: Any, **__: Any) -> None:
+        """Never called."""
+
+
+class Heard(transformers.TrainerCallback):
+    """Notes which events there were."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.logs: list[dict[str, float]] = []
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self.events.append("begin")
+
+    def on_step_end(self, arguments: Any, state: Any, control: Any, **_: Any) -> None:
+        self.events.append(f"step {state.global_step}")
+
+    def on_epoch_end(self, *_: Any, **__: Any) -> None:
+        self.events.append("epoch")
+
+    def on_evaluate(self, arguments: Any, state: Any, control: Any, metrics: dict[str, float], **_: Any) -> None:
+        self.events.append(f"evaluated {sorted(metrics)}")
+
+    def on_log(self, arguments: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
+        self.logs.append(logs)
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        self.events.append("end")
 
 
 @pytest.mark.parametrize(
     ("callbacks", "options", "found"),
     [
-        ([Mine()], {}, "Mine"),
-        ([transformers.EarlyStoppingCallback()], {}, "EarlyStoppingCallback"),
-        ([], {"bf16": True}, "precision"),
-        ([], {"metrics": print}, "compute_metrics"),
+        ([Saves()], {}, r"Saves\.on_save.*the session writes the checkpoints"),
+        ([], {"load_best_model_at_end": True, "save_strategy": "epoch"}, "ends with the newest model"),
+        ([], {"metrics": print}, "compute_metrics.*workers send one another sums"),
         ([], {"activation_checkpointing": True}, "own activation_checkpointing_enable"),
         ([], {"neftune_noise_alpha": 1.0}, "neftune_noise_alpha"),
         ([], {"train_sampling_strategy": "group_by_length"}, "order"),
@@ -155,6 +183,34 @@ def test_what_a_trainer_would_do_and_a_session_does_not_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=found):
         train(heterotrain.join(), hugging_face(tmp_path, *callbacks, **options))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TensorBoard's
+def test_a_trainers_callbacks_and_loggers_are_called_and_may_stop_it_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a learning rate of 0 nothing gets better."""
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+    heard, session = Heard(), heterotrain.join(epochs=9, batch_size=2)
+    early = transformers.EarlyStoppingCallback(early_stopping_patience=2)
+    options = {"learning_rate": 0.0, "logging_steps": 1, "metric_for_best_model": "eval_loss", "bf16": True}
+    trainer = hugging_face(tmp_path, heard, early, report_to="tensorboard", **options)
+    train(session, trainer)
+    assert heard.events[:5] == ["begin", "step 1", "step 2", "epoch", "evaluated ['epoch', 'eval_loss']"]
+    assert heard.events[-1] == "end"
+    assert trainer.state.global_step == session.step < 18
+    assert next(logs["loss"] for logs in heard.logs if "loss" in logs) > 0
+    events = EventAccumulator(str(tmp_path / "board")).Reload()
+    assert [event.step for event in events.Scalars("eval/loss")][:2] == [2, 4]
+
+
+def test_bf16_of_a_trainer_is_autocast(tmp_path: Path) -> None:
+    trainer = hugging_face(tmp_path, bf16=True)
+    seen: list[torch.dtype] = []
+    trainer.model.transformer.h[0].mlp.c_fc.register_forward_hook(lambda *given: seen.append(given[2].dtype))
+    train(heterotrain.join(batch_size=4), trainer)
+    assert set(seen) == {torch.bfloat16}
+    assert all(each.dtype == torch.float32 for each in trainer.model.parameters())
 
 
 @pytest.mark.parametrize("padding", [0, 2])
@@ -213,6 +269,38 @@ def test_a_lightning_module_is_trained_and_its_schedule_stepped() -> None:
     assert session.step == module.trainer.global_step == 4
     assert module.trainer.estimated_stepping_batches == 4
     assert module.trainer.is_global_zero
+
+
+class Logging(Regression):
+    def training_step(self, batch: torch.Tensor) -> dict[str, torch.Tensor]:
+        loss = self.layer(batch).square().mean()
+        self.log("mine", loss)
+        self.log("bits", float(self.layer(batch).element_size()))
+        return {"loss": loss}
+
+
+def test_a_logger_of_lightnings_gets_the_jobs_figures_and_what_a_step_logs(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path, name="", version="")
+    session = heterotrain.join(batch_size=2, epochs=3)
+    fit(session, Logging(), parts()[2], logger=logger, precision="bf16-mixed")
+    assert session._reporter is not None
+    session._reporter.close()
+    rows = list(csv.DictReader((tmp_path / "metrics.csv").open()))
+    assert [row["step"] for row in rows if row["mine"]] == [str(step) for step in range(6)]
+    assert {row["bits"] for row in rows if row["bits"]} == {"2.0"}
+    assert [row["step"] for row in rows if row["loss"]][-1] == "6"
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"callbacks": [lightning.pytorch.callbacks.EarlyStopping("mine")]}, "they expect Lightning's Trainer"),
+        ({"precision": "16-mixed"}, "a gradient scaler would be each worker's own"),
+    ],
+)
+def test_what_lightnings_trainer_would_take_and_fit_does_not_is_refused(options: dict[str, Any], found: str) -> None:
+    with pytest.raises(ValueError, match=found):
+        fit(heterotrain.join(), Regression(), parts()[2], **options)
 
 
 @pytest.mark.parametrize(

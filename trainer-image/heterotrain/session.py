@@ -197,6 +197,11 @@ class Session:
         return {} if self._life is None else dict(self._life.evaluation.values)
 
     @property
+    def evaluated_step(self) -> int:
+        """The steps that were committed when `metrics` were measured; -1 before."""
+        return -1 if self._life is None or self.warming else self._life.evaluation.step
+
+    @property
     def warming(self) -> bool:
         """Whether the loop runs for a few batches that are no part of the training, so that this worker, which was
         created while others train, does not hold them up when it joins them. Nothing of it stays in what is trained."""

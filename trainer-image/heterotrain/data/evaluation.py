@@ -108,7 +108,7 @@ class Evaluation:
         self._config = config
         self._plan: _Plan | None = None
         self.samples: dict[str, str] = {}  # a few of its samples, as traits
-        self._step = -1  # at which it was evaluated last
+        self.step = -1  # at which it was evaluated last
         self._stack = contextlib.ExitStack()
 
     def declare(self, source: Source, measure: Measure, every_steps: int | None, device: torch.device) -> None:
@@ -152,7 +152,7 @@ class Evaluation:
 
     def is_due(self, position: Position, *, at_the_end: bool) -> bool:
         """Whether this boundary between steps is one for an evaluation; the same on all ranks."""
-        if self._plan is None or position.step == self._step:
+        if self._plan is None or position.step == self.step:
             return False
         if at_the_end or self._plan.every_steps is None:
             return at_the_end or (position.begins and position.step > 0)
@@ -174,7 +174,7 @@ class Evaluation:
             return None
         whole = Sums.of(documents)
         assert whole.samples == self._plan.length, f"evaluated {whole.samples} of {self._plan.length} samples"
-        self.values, self._step = whole.values(), step
+        self.values, self.step = whole.values(), step
         if rank == 0:
             measured = ", ".join(f"{name} {value:.6g}" for name, value in self.values.items())
             log.info("step %d: %s over %d samples", step, measured, whole.samples)
@@ -206,11 +206,11 @@ class Evaluation:
 
     def facts(self) -> dict[str, Any]:
         """For a rank that may have missed an evaluation."""
-        return {"step": self._step, "values": self.values, "target_reached": self.target_reached}
+        return {"step": self.step, "values": self.values, "target_reached": self.target_reached}
 
     def take_over(self, facts: Mapping[str, Any]) -> None:
         """Take over what another rank knows."""
-        self._step, self.values = facts["step"], dict(facts["values"])
+        self.step, self.values = facts["step"], dict(facts["values"])
         self.target_reached = facts["target_reached"]
 
 

@@ -15,7 +15,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from heterotrain.integrations import refuse_options
 from heterotrain.session import Session
+from heterotrain.sinks import Run
 from heterotrain.training.schedules import Every
 
 _HOOKS = (
@@ -62,21 +64,42 @@ def fit(
     validation: DataLoader[Any] | None = None,
     *,
     gradient_clip_val: float = 0,
+    precision: str | int = 32,
+    logger: Any = (),
+    callbacks: Sequence[Any] = (),
 ) -> None:
     """Train a LightningModule until the job's end, with automatic optimization by one optimizer.
 
     Called are `configure_optimizers()`, `training_step()` and, after each epoch with a `validation` loader,
-    `validation_step()`: the means of what that logs are in `session.metrics`. What `training_step()` logs gets lost.
+    `validation_step()`: the means of what that logs are in `session.metrics`. A `logger` of Lightning's, or a list of
+    them, gets what the job's run of other sinks gets (`heterotrain.sinks`), and the leader's numbers that
+    `training_step()` logs. With `precision="bf16-mixed"` both steps run under autocast.
     Of `module.trainer` there are `current_epoch`, `global_step`, `is_global_zero` and `estimated_stepping_batches`,
     the last but not in `configure_optimizers()`.
 
-    Raises ValueError for hooks that nobody would call, manual optimization, or more than one optimizer.
+    Raises ValueError for hooks that nobody would call, callbacks, other precisions, manual optimization, or more than
+    one optimizer.
     """
     _check(module)
+    refuse_options(
+        {
+            "callbacks": (
+                callbacks,
+                "they expect Lightning's Trainer, whose loop does not run here; session.after_step() calls a function "
+                "after each step, and session.stop() ends the job",
+            ),
+            f"precision={precision!r}": (
+                precision not in (32, "32", "32-true", "bf16-mixed"),
+                "weights and gradients that travel are float32, and a gradient scaler would be each worker's own; say "
+                "'bf16-mixed', or set `precision` of the worker group in the manifest",
+            ),
+        }
+    )
     module.trainer = _Trainer(session)
-    steps = _Steps(module)
+    steps = _Steps(module, session.device.type if precision == "bf16-mixed" else "")
+    sinks = [_Logger(each) for each in (logger if isinstance(logger, Sequence) else [logger])]
     optimizer, schedules = _configured(module.configure_optimizers())
-    model, optimizer, batches = session.prepare(steps, optimizer, loader)
+    model, optimizer, batches = session.prepare(steps, optimizer, loader, sinks=sinks)
     for number, (schedule, every) in enumerate(schedules):
         session.register(**{f"schedule_{number}": schedule}, every=every)
     if validation is not None:
@@ -84,6 +107,7 @@ def fit(
     model.train()
     for batch in batches:
         result = model("training_step", batch)
+        session.log(steps.take_logged())
         session.scale(result["loss"] if isinstance(result, Mapping) else result).backward()  # type: ignore[no-untyped-call]
         if gradient_clip_val:
             nn.utils.clip_grad_norm_(model.parameters(), gradient_clip_val)
@@ -106,19 +130,27 @@ class _Trainer:
 class _Steps(nn.Module):
     """The module, whose forward is one of its steps; it takes what the module logs."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, autocast_on: str = "") -> None:
         super().__init__()
         self.module = module
+        self._autocast_on = autocast_on
         self._logged: dict[str, Any] = {}
 
     def forward(self, step: str, batch: Any) -> Any:
         """A step on a batch. Its number is 0: each worker has batches of its own."""
         module, method = self.module, getattr(self.module, step)
         module.log, module.log_dict = self._log, self._log_dict
+        device = self._autocast_on or "cpu"
         try:
-            return method(batch) if len(signature(method).parameters) == 1 else method(batch, 0)
+            with torch.autocast(device, torch.bfloat16, enabled=bool(self._autocast_on)):
+                return method(batch) if len(signature(method).parameters) == 1 else method(batch, 0)
         finally:
             del module.log, module.log_dict  # what the script saves of its module is to hold nothing of ours
+
+    def take_logged(self) -> dict[str, Any]:
+        """What training_step() has logged of a batch."""
+        logged, self._logged = self._logged, {}
+        return logged
 
     def logged_by_validation(self, model: nn.Module, batch: Any) -> dict[str, tuple[Any, int]]:
         """What validation_step() logs of a batch, as sums over its samples and their number."""
@@ -135,6 +167,34 @@ class _Steps(nn.Module):
     def _log_dict(self, values: Mapping[str, Any], *_: Any, **__: Any) -> None:
         for name, value in values.items():
             self._log(name, value)
+
+
+class _Logger:
+    """A sink that is a logger of Lightning's, which has one run: the job's."""
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+
+    def open(self, worker: str | None, step: int) -> Run:
+        """See `Sink`."""
+        return _LoggerRun(self._logger if worker is None else None)
+
+
+class _LoggerRun:
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        if self._logger is not None:
+            self._logger.log_metrics(dict(values), step)
+
+    def marker(self, step: int, text: str) -> None:
+        """Its loggers have none; the plan's version is among the scalars."""
+
+    def close(self) -> None:
+        if self._logger is not None:
+            self._logger.save()
+            self._logger.finalize("success")
 
 
 def _check(module: Any) -> None:

@@ -25,7 +25,7 @@ from heterotrain.sinks import Run, Sink
 
 log = logging.getLogger(__name__)
 
-Scalar = numbers.Real | torch.Tensor
+Scalar = float | torch.Tensor
 
 MOST_VALUES = 256
 """Of one call of `session.log()`."""
@@ -248,7 +248,7 @@ def checked(values: Mapping[str, object]) -> Mapping[str, Scalar]:
         if not (isinstance(value, numbers.Real) or (isinstance(value, torch.Tensor) and value.numel() == 1)):
             shape = f" of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else ""
             raise TypeError(f"session.log(): {name}: expected one number, found {type(value).__name__}{shape}")
-        taken[name] = value
+        taken[name] = value if isinstance(value, torch.Tensor) else float(value)
     return taken
 
 
