@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
+import heterotrain
 from heterotrain import contract
 from heterotrain.contract import LaunchedWorker, Member, Plan, TrainingConfig
 from heterotrain.job import launched
 from heterotrain.job.launched import Launched
+from trainer.alone import DATA, sgd, train
 from trainer.gang import REPOSITORY
 from trainer.story import EXACT, difference, undisturbed
 
@@ -126,6 +129,17 @@ def test_ranks_that_do_not_come_are_named(store: dist.Store) -> None:
         Launched(VARIABLES, config).meet(32)
     with pytest.raises(TimeoutError, match="rank 0 has not come"):
         Launched(VARIABLES | {"RANK": "1"}, config).meet(32)
+
+
+def test_a_run_alone_goes_on_from_its_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (VARIABLES | {"WORLD_SIZE": "1"}).items():
+        monkeypatch.setenv(name, value)
+    seen = []
+    for steps in (5, 8):
+        session = heterotrain.join(batch_size=4, steps=steps, checkpoints=tmp_path, checkpoint_every_steps=2)
+        model = nn.Linear(2, 1)
+        seen.append(list(train(session, model, *session.prepare(model, sgd(model), DATA)[1:])))
+    assert seen == [[1, 2, 3, 4, 5], [6, 7, 8]]
 
 
 def test_what_another_worker_says_of_itself_is_read_with_bounds() -> None:
