@@ -138,7 +138,7 @@ def test_a_run_alone_goes_on_from_its_checkpoints(tmp_path: Path, monkeypatch: p
     for steps in (5, 8):
         session = heterotrain.join(batch_size=4, steps=steps, checkpoints=tmp_path, checkpoint_every_steps=2)
         model = nn.Linear(2, 1)
-        seen.append(list(train(session, model, *session.prepare(model, sgd(model), DATA)[1:])))
+        seen.append(list(train(session, *session.prepare(model, sgd(model), DATA))))
     assert seen == [[1, 2, 3, 4, 5], [6, 7, 8]]
 
 
