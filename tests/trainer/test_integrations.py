@@ -196,7 +196,7 @@ def test_a_trainers_callbacks_and_loggers_are_called_and_may_stop_it_early(
     options = {"learning_rate": 0.0, "logging_steps": 1, "metric_for_best_model": "eval_loss", "bf16": True}
     trainer = hugging_face(tmp_path, heard, early, report_to="tensorboard", **options)
     train(session, trainer)
-    assert heard.events[:5] == ["begin", "step 1", "step 2", "epoch", "evaluated ['epoch', 'eval_loss']"]
+    assert heard.events[:5] == ["begin", "step 1", "step 2", "epoch", "evaluated ['eval_loss']"]
     assert heard.events[-1] == "end"
     assert trainer.state.global_step == session.step < 18
     assert next(logs["loss"] for logs in heard.logs if "loss" in logs) > 0
@@ -285,7 +285,7 @@ def test_a_logger_of_lightnings_gets_the_jobs_figures_and_what_a_step_logs(tmp_p
     fit(session, Logging(), parts()[2], logger=logger, precision="bf16-mixed")
     assert session._reporter is not None
     session._reporter.close()
-    rows = list(csv.DictReader((tmp_path / "metrics.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
     assert [row["step"] for row in rows if row["mine"]] == [str(step) for step in range(6)]
     assert {row["bits"] for row in rows if row["bits"]} == {"2.0"}
     assert [row["step"] for row in rows if row["loss"]][-1] == "6"

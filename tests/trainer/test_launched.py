@@ -13,14 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
 import heterotrain
 from heterotrain import contract
 from heterotrain.contract import LaunchedWorker, Member, Plan, TrainingConfig
 from heterotrain.job import launched
 from heterotrain.job.launched import Launched
-from trainer.alone import DATA, sgd, train
 from trainer.gang import REPOSITORY
 from trainer.story import EXACT, difference, undisturbed
 
@@ -131,15 +129,15 @@ def test_ranks_that_do_not_come_are_named(store: dist.Store) -> None:
         Launched(VARIABLES | {"RANK": "1"}, config).meet(32)
 
 
-def test_a_run_alone_goes_on_from_its_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_worker_of_a_launcher_without_checkpoints_runs_alone_and_one_without_a_launcher_keeps_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING", logger="heterotrain"):
+        assert heterotrain.join(checkpoints=tmp_path)._worker is None
+    assert "a run alone keeps no checkpoints" in caplog.text
     for name, value in (VARIABLES | {"WORLD_SIZE": "1"}).items():
         monkeypatch.setenv(name, value)
-    seen = []
-    for steps in (5, 8):
-        session = heterotrain.join(batch_size=4, steps=steps, checkpoints=tmp_path, checkpoint_every_steps=2)
-        model = nn.Linear(2, 1)
-        seen.append(list(train(session, *session.prepare(model, sgd(model), DATA))))
-    assert seen == [[1, 2, 3, 4, 5], [6, 7, 8]]
+    assert heterotrain.join()._worker is None
 
 
 def test_what_another_worker_says_of_itself_is_read_with_bounds() -> None:

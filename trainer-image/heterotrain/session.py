@@ -13,6 +13,7 @@ import math
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,8 +77,8 @@ def join(
 
     The arguments are for these: in a job its manifest decides. `batch_size` is that of all workers together; without
     one it is that of the DataLoader given to `prepare()`, or 32. Without epochs and steps there is one epoch. In the
-    folder `checkpoints` the newest three are kept, and training goes on from the newest. Call `join` once, early: from
-    here on the worker answers to SIGTERM and reports how it ended, and torch's random state is seeded.
+    folder `checkpoints` torchrun's workers keep the newest three, and go on from the newest. Call `join` once, early:
+    from here on the worker answers to SIGTERM and reports how it ended, and torch's random state is seeded.
 
     `heterotrain run SCRIPT` takes batch size, epochs or steps, and seed from here for its manifest, where its command
     line does not say them.
@@ -99,10 +100,13 @@ def join(
             checkpoint_path=folder,
             checkpoint_every_steps=checkpoint_every_steps,
         )
-        if is_launched(os.environ):
+        if is_launched(os.environ) and (folder is not None or os.environ["WORLD_SIZE"] != "1"):
             launched = Launched(os.environ, config)
             return Session(launched.worker, launched.worker.config, batch_size, launched)
-        return Session(None, config, batch_size)
+        session = Session(None, replace(config, checkpoint_path=None), batch_size)
+        if folder is not None:
+            log.warning("a run alone keeps no checkpoints: start it by `torchrun --nproc-per-node 1`, or as a job")
+        return session
     return Session(worker, worker.config, None)
 
 

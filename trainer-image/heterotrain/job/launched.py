@@ -50,8 +50,8 @@ _TRIES = 1000
 
 
 def is_launched(environment: Mapping[str, str]) -> bool:
-    """Whether a launcher has set all of its variables, for more than one worker."""
-    return all(name in environment for name in VARIABLES) and environment["WORLD_SIZE"] != "1"
+    """Whether a launcher has set all of its variables."""
+    return all(name in environment for name in VARIABLES)
 
 
 class Launched:
