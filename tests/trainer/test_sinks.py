@@ -17,6 +17,7 @@ from wandb.proto import wandb_internal_pb2
 import heterotrain
 from heterotrain import sinks
 from heterotrain.contract import Member, Plan
+from heterotrain.reporting import reporter
 from heterotrain.reporting.metrics import VersionCounters, WorkerMetrics
 from heterotrain.reporting.reporter import Reporter, Training
 from trainer.alone import prepared, train
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.filterwarnings(
 def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setattr(reporter, "_CLOSING_SECONDS", 120.0)  # a busy machine takes long to start W&B's processes
 
 
 class Held:
@@ -165,17 +167,17 @@ class _Recorded:
 def test_the_leader_alone_writes_the_jobs_run_and_every_worker_its_own() -> None:
     sink, metrics, now = Recorded(), WorkerMetrics("job", "b", "", lambda: False), [Training(1, False, PLAN)]
     sink.may.set()
-    reporter = Reporter([sink], "b", metrics, lambda: now[0], every_seconds=0)
+    sending = Reporter([sink], "b", metrics, lambda: now[0], every_seconds=0)
     metrics.counters = VersionCounters(1, 1, 2, steps=2, samples=4, own_seconds=1.0, wait_seconds=3.0)
-    reporter.after_step()
+    sending.after_step()
     metrics.counters.add(2, 0.5, 0.5, 0.2)
     now[0] = Training(2, True, Plan(2, 1, "step", PLAN.members))
-    reporter.after_step()
-    reporter.log({"mine": 1})
+    sending.after_step()
+    sending.log({"mine": 1})
     now[0] = Training(3, False, PLAN)
-    reporter.after_step()
-    reporter.log({"mine": 2})
-    reporter.close()
+    sending.after_step()
+    sending.log({"mine": 2})
+    sending.close()
     own = [values for worker, step, values in sink.got if worker == "b" and step < 3]
     assert own == [
         {"batch_size": 2.0, "own_seconds": 0.5, "waiting_seconds": 1.5, "samples_per_second": 1.0},
@@ -189,12 +191,12 @@ def test_the_leader_alone_writes_the_jobs_run_and_every_worker_its_own() -> None
 def test_a_sink_that_fails_or_is_slow_is_reported_once_and_holds_up_nothing(caplog: pytest.LogCaptureFixture) -> None:
     failing, slow, metrics = Recorded(fails=True), Recorded(), WorkerMetrics("job", "a", "", lambda: False)
     failing.may.set()
-    reporter = Reporter([failing, slow], "a", metrics, lambda: Training(1, True, PLAN), every_seconds=0)
+    sending = Reporter([failing, slow], "a", metrics, lambda: Training(1, True, PLAN), every_seconds=0)
     with caplog.at_level(logging.WARNING):
         for _ in range(1500):
-            reporter.log({"mine": 1})
+            sending.log({"mine": 1})
         slow.may.set()
-        reporter.close()
+        sending.close()
     said = [record.getMessage() for record in caplog.records]
     assert len([each for each in said if "OSError: no space left; training goes on" in each]) == 1
     assert any("too slow" in each for each in said)
