@@ -26,12 +26,16 @@ def main() -> None:
     launch = Launch.from_json(sys.stdin.readline())
     ended = threading.Event()
     threading.Thread(target=_await_end, args=(ended,), daemon=True).start()
+
+    def pause(seconds: float) -> None:
+        ended.wait(seconds)
+
     with contextlib.closing(LaunchedCluster(launch)) as cluster:
         run_job(
             job_of(launch),
             cluster,
             now=time.time,
-            pause=ended.wait,
+            pause=pause,
             on_round=_log,
             until=lambda _seen, _decision: ended.is_set(),
         )
