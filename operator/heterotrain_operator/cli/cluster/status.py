@@ -219,8 +219,8 @@ def remarks(job: JobState) -> list[str]:
 
 
 def _heading(job: JobState, now: datetime) -> Text:
-    heading = Text(f"{job.name} ", style="bold")
-    heading.append(f"in {job.namespace}: ", style="none")
+    heading = Text(job.name, style="bold")
+    heading.append(f" in {job.namespace}: " if job.namespace else ": ", style="none")
     heading.append(job.phase or UNSEEN, style=STYLES[TONES.get(job.phase, Tone.PLAIN)])
     ended = f", ended {since(job.completed, now)} ago" if job.completed is not None else ""
     heading.append(f", {since(job.created, now)} old{ended}", style="none")
