@@ -7,6 +7,7 @@ from heterotrain_client.client import Client
 from heterotrain_client.errors import (
     ClientError,
     ClusterError,
+    ClusterUnreachableError,
     InvalidJobError,
     JobExistsError,
     JobFailedError,
@@ -20,6 +21,7 @@ __all__ = [
     "Client",
     "ClientError",
     "ClusterError",
+    "ClusterUnreachableError",
     "Explanation",
     "InvalidJobError",
     "Job",

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from heterotrain_client.backend import Backend, Document
 from heterotrain_client.errors import (
-    ClusterError,
+    ClusterUnreachableError,
     InvalidJobError,
     JobFailedError,
     WaitTimeoutError,
@@ -161,7 +161,7 @@ class Client:
             time.sleep(pause if left is None else min(pause, left))
             try:
                 job, answered = self._backend.status(name), time.monotonic()
-            except ClusterError:
+            except ClusterUnreachableError:
                 if time.monotonic() - answered > PATIENCE_SECONDS:
                     raise
 
@@ -225,6 +225,6 @@ class _LiveTable:
         if self._handle is None:
             from IPython.display import display  # noqa: PLC0415
 
-            self._handle = display(job, display_id=True)
+            self._handle = display(job, display_id=True)  # type: ignore[no-untyped-call]
         else:
             self._handle.update(job)

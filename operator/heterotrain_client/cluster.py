@@ -17,6 +17,7 @@ from heterotrain_client.backend import Document
 from heterotrain_client.errors import (
     ClientError,
     ClusterError,
+    ClusterUnreachableError,
     InvalidJobError,
     JobExistsError,
     JobNotFoundError,
@@ -42,6 +43,7 @@ from heterotrain_operator.clusters.kube.reading_errors import (
     JobRefusedError,
     NoLogError,
     ReadingError,
+    UnreachableError,
     WorkerNotFoundError,
 )
 from heterotrain_operator.clusters.kube.submitting import Submitter
@@ -71,6 +73,7 @@ def _in_words() -> Iterator[None]:
             NotFound: JobNotFoundError,
             WorkerNotFoundError: JobNotFoundError,
             NoLogError: NothingThereError,
+            UnreachableError: ClusterUnreachableError,
         }
         raise kinds.get(type(error), ClusterError)(text) from error
 

@@ -46,6 +46,10 @@ class ClusterError(ClientError):
     """There is no way to a cluster, or it does not answer, refuses, or has no HeteroTrain."""
 
 
+class ClusterUnreachableError(ClusterError):
+    """The cluster does not answer, or not as a Kubernetes API does; that may pass."""
+
+
 class JobFailedError(ClientError):
     """A job ended otherwise than was waited for; `job` is how it ended."""
 

@@ -46,8 +46,10 @@ from heterotrain_operator.clusters.kube.moments import timestamp
 from heterotrain_operator.clusters.kube.reading_errors import WorkerNotFoundError
 from heterotrain_operator.core.model import FINAL_PHASES
 from heterotrain_operator.experiments import runs
+from heterotrain_operator.experiments.figures.summary import Summary
 from heterotrain_operator.experiments.locks import holder_of
 from heterotrain_operator.experiments.report import kept
+from heterotrain_operator.experiments.trials.observer import Entry
 
 OUTPUT = "output"
 PROCESS = "process"
@@ -104,7 +106,11 @@ class LocalJobs:
             shutil.rmtree(submitted, ignore_errors=True)
             raise
         words = ["--name", name, *(["--workers", workers] if workers else [])]
-        numbers = {"--global-batch": asked.global_batch, "--epochs": asked.epochs, "--steps": asked.steps}
+        numbers: dict[str, object] = {
+            "--global-batch": asked.global_batch,
+            "--epochs": asked.epochs,
+            "--steps": asked.steps,
+        }
         numbers |= {"--seed": asked.seed, "--checkpoints": kept_in}
         for option, value in numbers.items():
             words += [] if value is None else [option, str(value)]
@@ -133,7 +139,7 @@ class LocalJobs:
 
     def list(self) -> Jobs:
         """The newest run of every job, by name."""
-        return Jobs(self.status(name) for name in runs.jobs(self._here) if self._newest(name) is not None)
+        return Jobs(map(self.status, self._names()))
 
     def status(self, name: str) -> Job:
         """The newest run of a job as it is now."""
@@ -224,6 +230,9 @@ class LocalJobs:
         self._children[entry] = child
         return self._job(name, entry)
 
+    def _names(self) -> Sequence[str]:
+        return [name for name in runs.jobs(self._here) if self._newest(name) is not None]
+
     def _newest(self, name: str) -> Path | None:
         """The folder of the newest run, which may not be made yet."""
         known = {entry.name for entry in runs.entries(self._here, name)}
@@ -234,7 +243,7 @@ class LocalJobs:
     def _found(self, name: str) -> Path:
         newest = self._newest(name) if name and os.sep not in name else None
         if newest is None:
-            known = runs.jobs(self._here)
+            known = self._names()
             near = did_you_mean(name, known) or f"; there are {', '.join(known) or 'none'}"
             raise JobNotFoundError(f"there is no job {name!r} in {self._here}{near}")
         return newest
@@ -281,7 +290,7 @@ class LocalJobs:
         trained = [each for each in found if not each.slug.startswith("profile-")] or found
         return trained[-1].workers if trained else {}
 
-    def _kept(self, name: str, entry: Path) -> Any:
+    def _kept(self, name: str, entry: Path) -> tuple[Summary, dict[str, tuple[Entry, ...]]]:
         try:
             return kept.read(entry)
         except (OSError, ValueError):
