@@ -37,9 +37,9 @@ def test_a_job_that_runs_is_followed_and_ended(tmp_path: Path) -> None:
     try:
         assert (job.name, job.phase) == ("job", "Created")
         job = client.wait("job", until="Running", timeout=120)
-        with pytest.raises(JobExistsError, match="job job runs already"):
+        with pytest.raises(JobExistsError, match=r"job job runs already"):
             client.submit(manifest())
-        with pytest.raises(WaitTimeoutError, match="it is Running"):
+        with pytest.raises(WaitTimeoutError, match=r"it is Running"):
             client.wait("job", timeout=1)
         job = Client(folder=tmp_path).get_job("job")  # of another process it is the same
         assert [worker.name for worker in job.status.workers] == ["job-cpu-0", "job-cpu-1"]

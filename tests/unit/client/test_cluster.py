@@ -118,23 +118,23 @@ def test_what_a_cluster_does_not_have_or_do_is_said(api: ApiServer) -> None:
     client = Client("kubernetes")
     job = client.submit(new_job())
     assert isinstance(job, Job)
-    with pytest.raises(JobExistsError, match="there is a job 'digits' in namespace team already"):
+    with pytest.raises(JobExistsError, match=r"there is a job 'digits' in namespace team already"):
         client.submit(parse_manifest(new_job()))
-    with pytest.raises(JobNotFoundError, match="no job 'digit' in namespace team; did you mean digits?"):
+    with pytest.raises(JobNotFoundError, match=r"no job 'digit' in namespace team; did you mean digits?"):
         client.status("digit")
-    with pytest.raises(NothingThereError, match="job digits has no pods now"):
+    with pytest.raises(NothingThereError, match=r"job digits has no pods now"):
         next(client.logs("digits"))
-    with pytest.raises(WaitTimeoutError, match="did not come to an end in 0.05 s; it is Unseen") as late:
+    with pytest.raises(WaitTimeoutError, match=r"did not come to an end in 0.05 s; it is Unseen") as late:
         client.wait("digits", timeout=0.05)
     assert late.value.job.name == "digits"
     api.change(JOBS, "digits", {"status": {"phase": "Failed", "reason": "worker x left"}}, "team")
-    with pytest.raises(JobFailedError, match="job digits has failed, not Succeeded: worker x left"):
+    with pytest.raises(JobFailedError, match=r"job digits has failed, not Succeeded: worker x left"):
         client.wait("digits")
-    with pytest.raises(InvalidJobError, match="metadata.namespace: is other, but this client's is team"):
+    with pytest.raises(InvalidJobError, match=r"metadata.namespace: is other, but this client's is team"):
         client.submit({**new_job(), "metadata": {"name": "d", "namespace": "other"}})
-    with pytest.raises(InvalidJobError, match="spec.training.globalBatchSize: "):
+    with pytest.raises(InvalidJobError, match=r"spec.training.globalBatchSize: "):
         client.submit(new_job(training={"globalBatchSize": 0, "steps": 1}))
-    with pytest.raises(InvalidJobError, match="compare: is for jobs on this machine alone"):
+    with pytest.raises(InvalidJobError, match=r"compare: is for jobs on this machine alone"):
         client.run("train.py", compare=["Uniform"])
 
     def refuse(verb: str, plural: str, name: str) -> None:
@@ -142,22 +142,22 @@ def test_what_a_cluster_does_not_have_or_do_is_said(api: ApiServer) -> None:
             raise StatusError(422, "Invalid", "spec: a quota of this cluster")
 
     api.refuse = refuse
-    with pytest.raises(InvalidJobError, match="the cluster refuses the job: .*a quota of this cluster"):
+    with pytest.raises(InvalidJobError, match=r"the cluster refuses the job: .*a quota of this cluster"):
         client.submit({**new_job(), "metadata": {"name": "e"}})
 
 
 def test_no_way_to_a_cluster_is_said(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ClusterError, match="context: .* has no context 'moon'; it has bare, here"):
+    with pytest.raises(ClusterError, match=r"context: .* has no context 'moon'; it has bare, here"):
         Client("kubernetes", context="moon")
-    with pytest.raises(ClusterError, match="kubeconfig: there is no file nowhere"):
+    with pytest.raises(ClusterError, match=r"kubeconfig: there is no file nowhere"):
         Client("kubernetes", kubeconfig="nowhere")
     refused = kubeconfig(config, "http://127.0.0.1:9", namespace="team")
-    with pytest.raises(ClusterError, match="the cluster at http://127.0.0.1:9 cannot be reached"):
+    with pytest.raises(ClusterError, match=r"the cluster at http://127.0.0.1:9 cannot be reached"):
         Client("kubernetes", kubeconfig=str(refused)).list()
     monkeypatch.delenv("KUBECONFIG")
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(ClusterError, match="no cluster is configured: .*; name a kubeconfig with kubeconfig or KUBEC"):
+    with pytest.raises(ClusterError, match=r"no cluster is configured: .*; name a kubeconfig with kubeconfig or KUBEC"):
         Client("kubernetes")
 
 

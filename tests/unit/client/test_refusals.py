@@ -139,22 +139,22 @@ def test_a_manifest_is_refused_as_the_command_line_refuses_it(
 
 
 def test_what_is_not_there_is_said(client: Client, tmp_path: Path) -> None:
-    with pytest.raises(InvalidJobError, match="jobb.yaml: "):
+    with pytest.raises(InvalidJobError, match=r"jobb.yaml: "):
         client.submit("jobb.yaml")
-    with pytest.raises(InvalidJobError, match="there is no 'kubernets'; did you mean kubernetes?"):
+    with pytest.raises(InvalidJobError, match=r"there is no 'kubernets'; did you mean kubernetes?"):
         Client("kubernets")
-    with pytest.raises(InvalidJobError, match="namespace: is not for the backend local"):
+    with pytest.raises(InvalidJobError, match=r"namespace: is not for the backend local"):
         Client(namespace="team")
     entry = runs.begin(tmp_path, "train", None)
-    with pytest.raises(JobNotFoundError, match="there is no job 'trian' in .*; did you mean train?"):
+    with pytest.raises(JobNotFoundError, match=r"there is no job 'trian' in .*; did you mean train?"):
         client.status("trian")
-    with pytest.raises(InvalidJobError, match="until: there is no phase 'Complete'; there are Created"):
+    with pytest.raises(InvalidJobError, match=r"until: there is no phase 'Complete'; there are Created"):
         client.wait("train", until="Complete")
-    with pytest.raises(NothingThereError, match="have printed nothing"):
+    with pytest.raises(NothingThereError, match=r"have printed nothing"):
         next(client.logs("train"))
-    with pytest.raises(NothingThereError, match="has left no figures"):
+    with pytest.raises(NothingThereError, match=r"has left no figures"):
         client.report("train")
-    with held(entry / runs.MARKER), pytest.raises(JobExistsError, match="job train runs already"):
+    with held(entry / runs.MARKER), pytest.raises(JobExistsError, match=r"job train runs already"):
         client.run("train.py")
 
 
