@@ -37,7 +37,9 @@ _PRE = '<pre style="line-height:1.25;white-space:pre;overflow-x:auto">{code}</pr
 def drawn(draw: Callable[[Console], None]) -> tuple[str, str]:
     """What is printed on a console, as plain text and, with its colours, as a piece of a page."""
     file = StringIO()
-    console = Console(file=file, width=WIDTH, record=True, markup=False, highlight=False, emoji=False)
+    # In a notebook, rich would show by itself what it prints.
+    plain = {"markup": False, "highlight": False, "emoji": False, "force_jupyter": False}
+    console = Console(file=file, width=WIDTH, record=True, **plain)
     draw(console)
     text = "\n".join(line.rstrip() for line in file.getvalue().splitlines())
     return text, console.export_html(inline_styles=True, code_format=_PRE)
