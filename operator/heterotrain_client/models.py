@@ -36,13 +36,18 @@ _PRE = '<pre style="line-height:1.25;white-space:pre;overflow-x:auto">{code}</pr
 
 def drawn(draw: Callable[[Console], None]) -> tuple[str, str]:
     """What is printed on a console, as plain text and, with its colours, as a piece of a page."""
-    file = StringIO()
-    # In a notebook, rich would show by itself what it prints.
-    plain = {"markup": False, "highlight": False, "emoji": False, "force_jupyter": False}
-    console = Console(file=file, width=WIDTH, record=True, **plain)
+    console = Console(
+        file=StringIO(),
+        width=WIDTH,
+        record=True,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        force_jupyter=False,  # in a notebook, rich would show by itself what it prints
+    )
     draw(console)
-    text = "\n".join(line.rstrip() for line in file.getvalue().splitlines())
-    return text, console.export_html(inline_styles=True, code_format=_PRE)
+    html = console.export_html(inline_styles=True, code_format=_PRE, clear=False)
+    return "\n".join(line.rstrip() for line in console.export_text().splitlines()), html
 
 
 def as_text(view: RenderableType) -> str:
@@ -62,6 +67,12 @@ class Shown(BaseModel):
 
     def _html(self) -> str:
         raise NotImplementedError
+
+    def _name(self) -> str:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._name()}>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return {"text/plain": str(self), "text/html": self._html()}
@@ -120,6 +131,9 @@ class Job(Shown):
     def __str__(self) -> str:
         return as_text(self._view())
 
+    def __repr__(self) -> str:
+        return f"<Job {self.name}: {self.phase}>"
+
     def _html(self) -> str:
         return as_html(self._view())
 
@@ -136,6 +150,9 @@ class Jobs(tuple[Job, ...]):
 
     def __str__(self) -> str:
         return as_text(self._view())
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text(str(self))  # IPython would show the elements of any tuple
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return {"text/plain": str(self), "text/html": as_html(self._view())}
@@ -156,6 +173,9 @@ class Explanation(Shown):
 
     def __str__(self) -> str:
         return self.text
+
+    def _name(self) -> str:
+        return self.job
 
     def _html(self) -> str:
         return self.html
@@ -184,6 +204,9 @@ class Report(Shown):
 
     def __str__(self) -> str:
         return f"{self.job}\n\n{self.explanation}"
+
+    def _name(self) -> str:
+        return self.job.name
 
     def _html(self) -> str:
         if self.page is None:

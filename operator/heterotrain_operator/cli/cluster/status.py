@@ -160,7 +160,7 @@ def workers_table(
         Column("SLOWED BY", _slowed_by, rank=2, left=True, optional=True),
         Column("CPU", lambda worker: worker.cpu_limit, lambda cores: f"{float(cores):g}", rank=3),
         Column("PLAN", plan, rank=5),
-        Column("NODE", lambda worker: worker.node, shown, rank=4, name=True),
+        Column("NODE", lambda worker: worker.node or None, rank=4, name=True, optional=True),
         Column("STATE", state, text=True, least=10),
     )
     return fitted(Table(columns, tuple(workers)).shown(details=False), workers, width, box=None)
