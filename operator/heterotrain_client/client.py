@@ -80,9 +80,9 @@ class Client:
 
         `workers` are those of `heterotrain run --workers`: 3, "3x1.0,2x0.5", [1.0, 0.5, "gpu:0"]. Options are named as
         there: `global_batch` (samples per step), `epochs` or `steps`, `seed`, `policy`, `arguments` (of the script),
-        `checkpoints`, `resume`, `fresh`, `compare`, `rounds`; on a cluster `image`. `name` is the job's; `func_args`
-        are keyword arguments of a function, which must bring its imports with it. Raises InvalidJobError with all that
-        is wrong, JobExistsError.
+        `checkpoints`, `resume`, `fresh`, `compare`, `rounds`; on a cluster `image`. `name` is the job's, else that of
+        the script or function; `func_args` are keyword arguments of a function, which must bring its imports with it.
+        Raises InvalidJobError with all that is wrong, JobExistsError.
         """
         given: dict[str, Any] = dict(options)
         text = workers_text(workers)

@@ -24,7 +24,15 @@ from heterotrain_client.errors import (
     NothingThereError,
 )
 from heterotrain_client.models import WIDTH, Explanation, Job, Jobs, Report
-from heterotrain_client.options import FOR_SCRIPTS, LOCAL_ALONE, RunOptions, options_of, workers_of
+from heterotrain_client.options import (
+    FOR_FUNCTIONS,
+    FOR_SCRIPTS,
+    HERE,
+    IN_MANIFESTS,
+    RunOptions,
+    options_of,
+    workers_of,
+)
 from heterotrain_operator.api import ManifestError, Problem, parse_manifest
 from heterotrain_operator.cli.cluster.evidence import evidence_of
 from heterotrain_operator.cli.cluster.explain import explanation
@@ -32,20 +40,8 @@ from heterotrain_operator.cli.cluster.job_state import read_job
 from heterotrain_operator.cli.cluster.logs import chosen_workers
 from heterotrain_operator.cli.script_job import ScriptJob, document_of
 from heterotrain_operator.cli.script_look import look_at
+from heterotrain_operator.clusters.kube import reading_errors as refusals
 from heterotrain_operator.clusters.kube.api_server.access import Access, connect
-from heterotrain_operator.clusters.kube.reading_errors import (
-    JobExistsError as Exists,
-)
-from heterotrain_operator.clusters.kube.reading_errors import (
-    JobNotFoundError as NotFound,
-)
-from heterotrain_operator.clusters.kube.reading_errors import (
-    JobRefusedError,
-    NoLogError,
-    ReadingError,
-    UnreachableError,
-    WorkerNotFoundError,
-)
 from heterotrain_operator.clusters.kube.submitting import Submitter
 
 NEW_PODS_SECONDS = 2.0
@@ -62,18 +58,18 @@ def _in_words() -> Iterator[None]:
     """A cluster's refusals as a client's errors."""
     try:
         yield
-    except ReadingError as error:
+    except refusals.ReadingError as error:
         text = str(error)
         for option, word in _OPTIONS.items():
             text = text.replace(option, word)
-        if isinstance(error, JobRefusedError):
+        if isinstance(error, refusals.JobRefusedError):
             raise InvalidJobError([Problem("", f"the cluster refuses the job: {text}")]) from None
-        kinds: dict[type[ReadingError], type[ClientError]] = {
-            Exists: JobExistsError,
-            NotFound: JobNotFoundError,
-            WorkerNotFoundError: JobNotFoundError,
-            NoLogError: NothingThereError,
-            UnreachableError: ClusterUnreachableError,
+        kinds: dict[type[refusals.ReadingError], type[ClientError]] = {
+            refusals.JobExistsError: JobExistsError,
+            refusals.JobNotFoundError: JobNotFoundError,
+            refusals.WorkerNotFoundError: JobNotFoundError,
+            refusals.NoLogError: NothingThereError,
+            refusals.UnreachableError: ClusterUnreachableError,
         }
         raise kinds.get(type(error), ClusterError)(text) from error
 
@@ -90,24 +86,23 @@ class ClusterJobs:
 
     def run(self, script: Path, workers: str | None, options: Mapping[str, Any]) -> Job:
         """Run a script that is in the image, at the same path, as `heterotrain init` has it."""
-        why = "is for functions; a script gets arguments"
-        return self._create(self._document(script, workers, _asked(options, ["func_args"], why)), options)
+        return self._create(self._document(script, workers, options_of(options, FOR_FUNCTIONS | HERE)))
 
     def run_source(self, name: str, source: str, workers: str | None, options: Mapping[str, Any]) -> Job:
         """Run the text of a script, which goes along in the pods' command."""
-        asked = _asked(options)
+        asked = options_of(options, HERE)
         with tempfile.TemporaryDirectory(prefix="heterotrain-function-") as folder:
             script = Path(folder) / f"{name}.py"
             script.write_text(source, encoding="utf-8")
             document = self._document(script, workers, asked)
         for group in document["spec"]["workerGroups"]:
             group["template"]["spec"]["containers"][0]["command"] = ["python", "-c", source, *asked.arguments]
-        return self._create(document, options)
+        return self._create(document)
 
     def submit(self, document: Document, path: Path | None, options: Mapping[str, Any]) -> Job:
         """Create the job of a manifest."""
-        options_of(options, [*FOR_SCRIPTS, *LOCAL_ALONE, "seed", "policy"], "is not for a manifest on a cluster")
-        return self._create(document, {})
+        options_of(options, HERE | IN_MANIFESTS | FOR_SCRIPTS)
+        return self._create(document)
 
     def list(self) -> Jobs:
         """The jobs of the namespace, by name."""
@@ -166,7 +161,7 @@ class ClusterJobs:
             document["spec"]["batching"] = {"policy": asked.policy}
         return document
 
-    def _create(self, document: Document, _: Mapping[str, Any]) -> Job:
+    def _create(self, document: Document) -> Job:
         try:
             job = parse_manifest(document)
         except ManifestError as error:
@@ -186,19 +181,19 @@ class ClusterJobs:
         self._jobs.job(name)
         pods = self._pods(name, worker)
         if not pods:
-            raise NoLogError(f"job {name} has no pods now; what they have printed is gone with them")
+            raise refusals.NoLogError(f"job {name} has no pods now; what they have printed is gone with them")
         silent = 0
         for each, pod in pods.items():
             try:
                 yield from _prefixed(each, _lines(self._jobs.log(pod, tail=tail)), alone=worker is not None)
-            except NoLogError:
+            except refusals.NoLogError:
                 silent += 1
                 if silent == len(pods):
                     raise
 
     def _followed(self, name: str, worker: str | None, tail: int | None) -> Iterator[str]:
         """A thread reads each pod's log, since each may be silent for long; pods that come later are read, too."""
-        lines: queue.Queue[str | ReadingError] = queue.Queue(MOST_LINES)
+        lines: queue.Queue[str | refusals.ReadingError] = queue.Queue(MOST_LINES)
         readers: dict[str, threading.Thread] = {}
         over = threading.Event()
 
@@ -207,9 +202,9 @@ class ClusterJobs:
                 log = _lines(self._jobs.log(pod, tail=tail, follow=True))
                 for line in _prefixed(each, log, alone=worker is not None):
                     _put(lines, line, over)
-            except NoLogError:
+            except refusals.NoLogError:
                 readers.pop(pod["metadata"]["uid"])  # it has not started: look again
-            except ReadingError as error:
+            except refusals.ReadingError as error:
                 _put(lines, error, over)
 
         try:
@@ -227,11 +222,6 @@ class ClusterJobs:
             over.set()
 
 
-def _asked(options: Mapping[str, Any], refused: Iterable[str] = (), why: str = "") -> RunOptions:
-    options_of({name: 0 for name in options if name in LOCAL_ALONE}, LOCAL_ALONE, "is for jobs on this machine alone")
-    return options_of(options, refused, why)
-
-
 def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
     rest = b""
     for piece in pieces:
@@ -245,7 +235,9 @@ def _prefixed(worker: str, lines: Iterable[str], *, alone: bool) -> Iterator[str
     return (line if alone else f"{worker} | {line}" for line in lines)
 
 
-def _put(lines: queue.Queue[str | ReadingError], line: str | ReadingError, over: threading.Event) -> None:
+def _put(
+    lines: queue.Queue[str | refusals.ReadingError], line: str | refusals.ReadingError, over: threading.Event
+) -> None:
     while not over.is_set():
         try:
             lines.put(line, timeout=1.0)
@@ -255,7 +247,7 @@ def _put(lines: queue.Queue[str | ReadingError], line: str | ReadingError, over:
 
 
 def _arrived(
-    lines: queue.Queue[str | ReadingError], seconds: float, until: list[threading.Thread] | None
+    lines: queue.Queue[str | refusals.ReadingError], seconds: float, until: list[threading.Thread] | None
 ) -> Iterator[str]:
     """What arrives within so many seconds; or, if these threads are named, until they have ended."""
     deadline = time.monotonic() + seconds
@@ -267,6 +259,6 @@ def _arrived(
             if going_on:
                 continue
             return
-        if isinstance(line, ReadingError):
+        if isinstance(line, refusals.ReadingError):
             raise line
         yield line

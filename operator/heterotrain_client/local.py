@@ -10,16 +10,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 
@@ -32,13 +33,14 @@ from heterotrain_client.errors import (
     NothingThereError,
 )
 from heterotrain_client.models import Explanation, Job, Jobs, Report
-from heterotrain_client.options import FOR_SCRIPTS, RunOptions, options_of, workers_of
-from heterotrain_operator.api import API_VERSION, KIND, ManifestError, parse_manifest
+from heterotrain_client.options import FOR_FUNCTIONS, FOR_SCRIPTS, ON_CLUSTERS, RunOptions, options_of, workers_of
+from heterotrain_operator.api import API_VERSION, KIND, ManifestError, Problem, parse_manifest
+from heterotrain_operator.api.base import PATTERN_MEANING, SERVICE_NAME
 from heterotrain_operator.api.problems import did_you_mean
-from heterotrain_operator.cli.cluster.logs import chosen_workers
+from heterotrain_operator.cli.cluster.logs import PIECE_BYTES, chosen_workers
 from heterotrain_operator.cli.local.checks import Options, prepare
 from heterotrain_operator.cli.local.job_file import JOB_FILE
-from heterotrain_operator.cli.local.script_output import LogTail, last_lines
+from heterotrain_operator.cli.local.script_output import last_lines
 from heterotrain_operator.cli.past_runs import explanation
 from heterotrain_operator.cli.script_job import ScriptJob, job_name
 from heterotrain_operator.cli.terminal import print_report
@@ -72,20 +74,18 @@ class LocalJobs:
 
     def run(self, script: Path, workers: str | None, options: Mapping[str, Any]) -> Job:
         """Run a training script below the folder."""
-        asked = options_of(options, ["image", "func_args"], "is for functions on a cluster, or functions at all")
+        asked = options_of(options, ON_CLUSTERS | FOR_FUNCTIONS)
         return self._run(self._here / script, workers, asked, None)
 
     def run_source(self, name: str, source: str, workers: str | None, options: Mapping[str, Any]) -> Job:
         """Run the text of a script, which stays with the run."""
-        asked = options_of(options, ["image"], "is for a cluster; here a function runs in this Python")
+        asked = options_of(options, ON_CLUSTERS)
         return self._run(Path(f"{name}.py"), workers, asked, source)
 
     def _run(self, script: Path, workers: str | None, asked: RunOptions, source: str | None) -> Job:
         name = asked.name or job_name(script)
         entry = self._entry_for(name)
-        submitted = _submitted(entry)
-        submitted.mkdir(parents=True)
-        try:
+        with _submitting(entry) as submitted:
             if source is not None:
                 script = submitted / script
                 script.write_text(source, encoding="utf-8")
@@ -102,9 +102,6 @@ class LocalJobs:
                 name=name,
             )
             self._check(Options(script, out=entry, script=job, seed=asked.seed, **_common(asked)))
-        except BaseException:
-            shutil.rmtree(submitted, ignore_errors=True)
-            raise
         words = ["--name", name, *(["--workers", workers] if workers else [])]
         numbers: dict[str, object] = {
             "--global-batch": asked.global_batch,
@@ -114,26 +111,23 @@ class LocalJobs:
         numbers |= {"--seed": asked.seed, "--checkpoints": kept_in}
         for option, value in numbers.items():
             words += [] if value is None else [option, str(value)]
-        return self._start(entry, name, [str(script), *words, *_words(asked), "--", *asked.arguments])
+        # The run starts in the folder; so its manifest and report name the script as it lies there.
+        place = script.relative_to(self._here) if script.is_relative_to(self._here) else script
+        return self._start(entry, name, [str(place), *words, *_words(asked), "--", *asked.arguments])
 
     def submit(self, document: Document, path: Path | None, options: Mapping[str, Any]) -> Job:
         """Run a job as its manifest says."""
-        asked = options_of(options, FOR_SCRIPTS, "is for a script; a manifest says it itself")
+        asked = options_of(options, FOR_SCRIPTS)
         try:
             name = parse_manifest(document).metadata.name
         except ManifestError as error:
             raise InvalidJobError.of(error) from None
         entry = self._entry_for(name)
-        submitted = _submitted(entry)
-        submitted.mkdir(parents=True)
-        try:
+        with _submitting(entry) as submitted:
             manifest = (self._here / path) if path is not None else submitted / "job.yaml"
             if path is None:
                 manifest.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
             self._check(Options(manifest, out=entry, seed=asked.seed, **_common(asked)))
-        except BaseException:
-            shutil.rmtree(submitted, ignore_errors=True)
-            raise
         words = [] if asked.seed is None else ["--seed", str(asked.seed)]
         return self._start(entry, name, [str(manifest), *words, *_words(asked)])
 
@@ -148,25 +142,20 @@ class LocalJobs:
     def logs(self, name: str, worker: str | None, *, follow: bool, tail: int | None) -> Iterator[str]:
         """What the workers of the newest run have printed; of several, each line after its worker's name."""
         entry = self._found(name)
-        tails: dict[str, LogTail] = {}
-        while True:
-            ended = not self._lives(entry)
-            logs = self._logs(entry)
-            if worker is not None and logs:
-                try:
-                    logs = {each: logs[each] for each in chosen_workers(name, worker, [*logs])}
-                except WorkerNotFoundError as error:
-                    raise JobNotFoundError(str(error)) from None
-            for each, path in logs.items():
-                head = "" if worker is not None else f"{each} | "
-                if each not in tails:
-                    tails[each] = LogTail(path, from_now=tail is not None)
-                    yield from (f"{head}{line}" for line in last_lines(path, tail or 0))
-                yield from (f"{head}{line}" for line in tails[each].lines(ended=ended or not follow))
-            if ended or not follow:
-                break
-            time.sleep(FOLLOW_SECONDS)
-        if not tails:
+        known: dict[str, _Log] = {}
+        with ExitStack() as files:
+            while True:
+                over = not (follow and self._lives(entry))
+                for each, path in self._logs_of(name, worker, entry).items():
+                    head = "" if worker is not None else f"{each} | "
+                    if each not in known:
+                        known[each] = _Log(files.enter_context(path.open("rb")), from_now=tail is not None)
+                        yield from (f"{head}{line}" for line in last_lines(path, tail or 0))
+                    yield from (f"{head}{line}" for line in known[each].lines(over=over))
+                if over:
+                    break
+                time.sleep(FOLLOW_SECONDS)
+        if not known:
             raise NothingThereError(f"the workers of job {name} have printed nothing {self._own_words(entry)}".rstrip())
 
     def explain(self, name: str) -> Explanation:
@@ -199,7 +188,11 @@ class LocalJobs:
     # --- inside ---------------------------------------------------------------------------------------------
 
     def _entry_for(self, name: str) -> Path:
-        """The folder of a run that begins now. Raises JobExistsError if the job runs already."""
+        """The folder of a run that begins now. Raises JobExistsError if the job runs already, and InvalidJobError for
+        what is no name, and might lead out of the folder.
+        """
+        if not re.fullmatch(SERVICE_NAME, name):
+            raise InvalidJobError([Problem("name", f"must be {PATTERN_MEANING[SERVICE_NAME]}, found {name!r:.60}")])
         newest = self._newest(name)
         if newest is not None and self._lives(newest):
             raise JobExistsError(f"job {name} runs already; wait for its end, delete it, or choose another name")
@@ -284,11 +277,15 @@ class LocalJobs:
     def _own_words(self, entry: Path) -> str:
         return "\n".join(last_lines(_submitted(entry) / OUTPUT, LAST_LINES))
 
-    def _logs(self, entry: Path) -> dict[str, Path]:
+    def _logs_of(self, name: str, worker: str | None, entry: Path) -> dict[str, Path]:
         """The logs of the newest trial that trains, by worker."""
         found = runs.trials(entry) if (entry / runs.TRIALS).is_dir() else []
         trained = [each for each in found if not each.slug.startswith("profile-")] or found
-        return trained[-1].workers if trained else {}
+        logs = trained[-1].workers if trained else {}
+        try:
+            return {each: logs[each] for each in chosen_workers(name, worker, [*logs])} if logs else {}
+        except WorkerNotFoundError as error:
+            raise JobNotFoundError(str(error)) from None
 
     def _kept(self, name: str, entry: Path) -> tuple[Summary, dict[str, tuple[Entry, ...]]]:
         try:
@@ -309,6 +306,38 @@ class LocalJobs:
             os.kill(pid, signal.SIGTERM)
         while self._lives(entry):
             time.sleep(FOLLOW_SECONDS)
+
+
+class _Log:
+    """A log that may still grow, line by line from its beginning or from where it ends now; none is left out."""
+
+    def __init__(self, file: BinaryIO, *, from_now: bool) -> None:
+        self._file, self._rest = file, b""
+        if from_now:
+            file.seek(0, os.SEEK_END)
+
+    def lines(self, *, over: bool) -> Iterator[str]:
+        """The lines that were written since the last call; where it is `over`, also one that has no end."""
+        while piece := self._file.read(PIECE_BYTES):
+            *whole, self._rest = (self._rest + piece).split(b"\n")
+            yield from (line.decode(errors="replace") for line in whole)
+            if len(self._rest) > PIECE_BYTES:
+                yield self._rest.decode(errors="replace")
+                self._rest = b""
+        if over and self._rest:
+            yield self._rest.decode(errors="replace")
+
+
+@contextmanager
+def _submitting(entry: Path) -> Iterator[Path]:
+    """The folder of what is submitted, which is gone again if that is refused."""
+    submitted = _submitted(entry)
+    submitted.mkdir(parents=True)
+    try:
+        yield submitted
+    except BaseException:
+        shutil.rmtree(submitted, ignore_errors=True)
+        raise
 
 
 def _submitted(entry: Path) -> Path:

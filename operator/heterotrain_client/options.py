@@ -21,8 +21,14 @@ Workers = str | int | Iterable[str | int | float]
 
 Whole = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 
-FOR_SCRIPTS = ("name", "arguments", "func_args", "global_batch", "epochs", "steps", "checkpoints", "image")
-LOCAL_ALONE = ("compare", "rounds", "resume", "fresh", "checkpoints")
+FOR_SCRIPTS = dict.fromkeys(
+    ("name", "arguments", "func_args", "global_batch", "epochs", "steps", "checkpoints", "image"),
+    "a script; a manifest says it itself",
+)
+FOR_FUNCTIONS = {"func_args": "a function; a script gets arguments"}
+ON_CLUSTERS = {"image": "a cluster; here workers run in this Python"}
+HERE = dict.fromkeys(("compare", "rounds", "resume", "fresh", "checkpoints"), "jobs on this machine alone")
+IN_MANIFESTS = dict.fromkeys(("policy", "seed"), "jobs on this machine; on a cluster the manifest says it")
 
 
 class RunOptions(BaseModel):
@@ -68,15 +74,17 @@ class RunArguments(TypedDict, total=False):
 assert set(get_type_hints(RunArguments)) == set(RunOptions.model_fields)
 
 
-def options_of(given: Mapping[str, Any], refused: Iterable[str] = (), why: str = "") -> RunOptions:
-    """The options, checked. Raises InvalidJobError with all that is wrong; `refused` are not for this kind of job."""
-    problems = [Problem(name, why) for name in refused if name in given]
+def options_of(given: Mapping[str, Any], refused: Mapping[str, str]) -> RunOptions:
+    """The options, checked. Raises InvalidJobError with all that is wrong; `refused` says what each option is for that
+    is not for this kind of job.
+    """
+    problems = [Problem(name, f"is for {what}") for name, what in refused.items() if name in given]
     for name in given:
         if name not in RunOptions.model_fields:
             near = did_you_mean(name, RunOptions.model_fields)
             known = near or f"; there are workers, {', '.join(RunOptions.model_fields)}"
             problems.append(Problem(name, f"is no option of run(){known}"))
-    known_ones = {name: value for name, value in given.items() if name in RunOptions.model_fields}
+    known_ones = {key: value for key, value in given.items() if key in RunOptions.model_fields and key not in refused}
     try:
         options = RunOptions.model_validate(known_ones)
     except ValidationError as error:

@@ -113,7 +113,7 @@ def test_arguments_of_a_function_are_checked(arguments: dict[str, Any], words: s
         ("train.py", {"policy": "Optimum"}, "policy: 'Optimum' is no policy.* did you mean Optimal"),
         ("train.py", {"resume": True}, "resume: the job has no spec.checkpoint.path"),
         ("train.py", {"image": "x"}, "image: is for"),
-        ("train.py", {"name": "Train"}, r"metadata.name: must be a DNS-1035 label"),
+        ("train.py", {"name": "../train"}, r"name: must be a DNS-1035 label"),
     ],
 )
 def test_wrong_options_are_named(script: str, options: dict[str, Any], words: str, client: Client) -> None:
