@@ -209,7 +209,8 @@ class LocalJobs:
         program = [sys.executable, "-m", "heterotrain_operator.cli.main"]
         command = [*program, "run", "--logs", "none", "--out", str(entry), *words]
         with (submitted / OUTPUT).open("wb") as output:
-            fcntl.flock(output, fcntl.LOCK_EX)  # the run inherits it, and with it the lock
+            with suppress(OSError):  # a file system without locks: then this client alone knows
+                fcntl.flock(output, fcntl.LOCK_EX)  # the run inherits the file, and with it the lock
             # A session of its own: what interrupts a cell does not interrupt the job.
             child = subprocess.Popen(
                 command,
@@ -243,8 +244,9 @@ class LocalJobs:
 
     def _lives(self, entry: Path) -> bool:
         child = self._children.get(entry)
-        if child is not None and child.poll() is not None:
-            del self._children[entry]
+        if child is not None and child.poll() is None:
+            return True
+        self._children.pop(entry, None)
         return bool(holder_of(_submitted(entry) / OUTPUT) or holder_of(entry / runs.MARKER))
 
     def _job(self, name: str, entry: Path) -> Job:
