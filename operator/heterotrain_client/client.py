@@ -23,6 +23,7 @@ from heterotrain_operator.api.document import near_miss, read_document
 from heterotrain_operator.api.problems import did_you_mean
 
 BACKENDS = ("local", "kubernetes")
+FAULTS = ("Invalid", "Failed")
 PHASES = ("Created", "Invalid", "Running", "Restarting", "Suspended", "Succeeded", "Failed")
 
 PATIENCE_SECONDS = 300.0
@@ -137,8 +138,9 @@ class Client:
     ) -> Job:
         """Wait until a job is in one of these phases, for at most `timeout` seconds (None: for ever), and return it.
 
-        In a notebook its table is shown and follows it (`show`: whether). Raises JobFailedError if the job ends
-        otherwise, WaitTimeoutError (a TimeoutError) if it does not come so far in time, and JobNotFoundError.
+        In a notebook its table is shown and follows it (`show`: whether). A job that has succeeded has run, too. Raises
+        JobFailedError if the job ends otherwise, WaitTimeoutError (a TimeoutError) if it does not come so far in time,
+        and JobNotFoundError.
         """
         phases = _phases(until)
         if timeout is not None and (isinstance(timeout, bool) or not timeout >= 0):
@@ -148,9 +150,10 @@ class Client:
         job, answered = self._backend.status(name), time.monotonic()
         while True:
             table.show(job)
-            if job.phase in phases:
+            # Who waits for a job to run may come when it is over.
+            if job.phase in phases or (job.phase == "Succeeded" and not phases <= {*FAULTS}):
                 return job
-            if job.ended:
+            if job.ended or job.phase in FAULTS:
                 wanted = " or ".join(sorted(phases))
                 raise JobFailedError(f"job {name} has {job.phase.lower()}, not {wanted}: {job.status.reason}", job)
             left = None if deadline is None else deadline - time.monotonic()

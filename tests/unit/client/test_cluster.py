@@ -130,6 +130,7 @@ def test_what_a_cluster_does_not_have_or_do_is_said(api: ApiServer) -> None:
     api.change(JOBS, "digits", {"status": {"phase": "Failed", "reason": "worker x left"}}, "team")
     with pytest.raises(JobFailedError, match=r"job digits has failed, not Succeeded: worker x left"):
         client.wait("digits")
+    assert client.wait("digits", until={"Failed", "Suspended"}).phase == "Failed"
     with pytest.raises(InvalidJobError, match=r"metadata.namespace: is other, but this client's is team"):
         client.submit({**new_job(), "metadata": {"name": "d", "namespace": "other"}})
     with pytest.raises(InvalidJobError, match=r"spec.training.globalBatchSize: "):
