@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SOURCES := operator trainer-image tests examples hack
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-length test test-all test-unit test-pythons test-e2e verify manifests paper-tables format chart-score kind kind-down images lock sign clean
+.PHONY: help install demo demo-length test test-all test-unit test-pythons test-e2e verify manifests notebook paper-tables format chart-score kind kind-down images lock sign clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -56,6 +56,9 @@ manifests: $(VENV)/installed-dev ## regenerate the CRD, the chart's copy, the re
 	$(BIN)/python -m heterotrain_operator.experiments.scenarios.reference
 	$(BIN)/python -m heterotrain_operator.metrics.reference
 	$(BIN)/python hack/dashboard/batch_convergence.py
+
+notebook: $(VENV)/installed-dev ## execute examples/notebook.ipynb and store what it shows (a minute)
+	$(BIN)/python hack/notebook/execute.py
 
 paper-tables: $(VENV)/installed-dev ## write docs/paper-tables.md and the benchmarks' pages from recorded results
 	$(BIN)/python hack/bench/page.py

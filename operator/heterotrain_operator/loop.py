@@ -126,12 +126,13 @@ def run_job(
     monotonic: Callable[[], float] = time.monotonic,
     wanted: Callable[[], Job] | None = None,
     learned: Callable[[], Iterable[Learned]] = tuple,
+    on_memory: Callable[[Remembered], None] | None = None,
 ) -> Decision:
     """Run a job to its end, or until `until` is true, and return the last decision, which was acted on.
 
     `wanted` gives the job as it is wanted by now, where that may change. `now` gives Unix seconds, `monotonic` seconds
     that never leap; `pause` waits for at most so many seconds, less where the backend has news. `on_round` is called
-    after every round. `learned` is as for `Loop`.
+    after every round, and `on_memory` before it with what is remembered. `learned` is as for `Loop`.
     """
     loop = Loop(cluster, clock=now, monotonic=monotonic, learned=learned)
     while True:
@@ -140,6 +141,8 @@ def run_job(
             pause(POLLED.busy_seconds)
             continue
         seen, decision = done.seen, done.decision
+        if on_memory is not None:
+            on_memory(done.memory)
         on_round(seen, decision)
         if decision.phase in FINAL_PHASES or (until is not None and until(seen, decision)):
             return decision

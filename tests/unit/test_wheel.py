@@ -45,11 +45,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_both_packages_say_that_they_are_typed(wheel: Path):
+def test_all_packages_say_that_they_are_typed(wheel: Path):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    assert {"heterotrain/py.typed", "heterotrain_operator/py.typed"} <= names
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"heterotrain", "heterotrain_operator"}
+    packages = {"heterotrain", "heterotrain_operator", "heterotrain_client"}
+    assert {f"{package}/py.typed" for package in packages} <= names
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == packages
 
 
 def test_the_operator_and_the_contract_import_where_there_is_no_torch(wheel: Path, tmp_path: Path):

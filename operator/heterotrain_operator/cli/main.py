@@ -27,7 +27,7 @@ from heterotrain_operator.cli.script_job import IMAGE, ScriptJob, init, is_scrip
 from heterotrain_operator.cli.script_look import look_at
 from heterotrain_operator.experiments.trials.stop import Interrupted
 
-FOR_SCRIPTS = ("workers", "global_batch", "epochs", "steps", "checkpoints", "print_manifest")
+FOR_SCRIPTS = ("workers", "global_batch", "epochs", "steps", "checkpoints", "name", "print_manifest")
 """Options of `run` for what a manifest would state itself."""
 
 
@@ -46,7 +46,15 @@ def _refuse(subject: Path, error: ManifestError) -> int:
 
 def _script_job(asked: argparse.Namespace, script: Path, words: tuple[str, ...]) -> ScriptJob:
     job = ScriptJob(
-        script, asked.workers, asked.global_batch, asked.epochs, asked.steps, words, asked.seed, asked.checkpoints
+        script,
+        asked.workers,
+        asked.global_batch,
+        asked.epochs,
+        asked.steps,
+        words,
+        asked.seed,
+        asked.checkpoints,
+        name=asked.name,
     )
     if job.is_complete or not (is_script(script) and script.is_file()):
         return job

@@ -217,6 +217,7 @@ def _add_script_options(command: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="keep checkpoints there, so that --resume can go on from them (default: they go with the run)",
     )
+    script.add_argument("--name", metavar="NAME", help="the job's name (default: the script's)")
     end = script.add_mutually_exclusive_group()
     end.add_argument("--epochs", type=arguments.whole(1), metavar="N", help="passes over the data (default: 1)")
     end.add_argument("--steps", type=arguments.whole(1), metavar="N", help="steps, instead of epochs")

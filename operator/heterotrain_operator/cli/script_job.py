@@ -56,8 +56,8 @@ WORKERS = (WorkerSpec(Decimal(1)), WorkerSpec(Decimal("0.5")), WorkerSpec(Decima
 @dataclass(frozen=True, slots=True)
 class ScriptJob:
     """A script with its arguments, its workers, samples per step, the end (epochs or steps), the seed, and the folder
-    where checkpoints are kept (None: they go with the run). Where another field is None, what the script itself says
-    counts (`asked`), and then a default of this module.
+    where checkpoints are kept (None: they go with the run). Its `name` is else made from the script's. Where another
+    field is None, what the script itself says counts (`asked`), and then a default of this module.
     """
 
     script: Path
@@ -69,6 +69,7 @@ class ScriptJob:
     seed: int | None = None
     checkpoints: Path | None = None
     asked: Asked = field(default_factory=Asked)
+    name: str | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -150,7 +151,7 @@ def document_of(job: ScriptJob, *, for_cluster: bool = False, image: str = IMAGE
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": {"name": job_name(job.script)},
+        "metadata": {"name": job.name or job_name(job.script)},
         "spec": {"workerGroups": groups, "training": terms_of(job, len(workers)).training, **kept},
     }
 

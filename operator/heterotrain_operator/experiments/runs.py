@@ -28,6 +28,7 @@ WRITTEN = (
     "schedule.yaml",
     "report.html",
     "trace.json",
+    "job.json",
 )
 TRIALS = "arms"
 """The folder of the trials' own files, by its former name, which other programs know."""
@@ -60,17 +61,30 @@ def log_folder(run: Path, slug: str) -> Path:
     return run / TRIALS / slug / _WORKERS
 
 
+SUBMITTED = "-submitted"
+"""The end of the name of a folder beside that of a run: what was submitted from Python, and what the run printed."""
+
+
+def run_folder(here: Path, job: str, moment: datetime) -> Path:
+    """The folder of a run that begins now, which is not made yet."""
+    return here / RUNS / job / f"{moment:%Y%m%dT%H%M%S%f}"
+
+
 def begin(here: Path, job: str, out: Path | None, now: datetime | None = None) -> Path:
     """Enter a new run of a job, and return the folder of its logs: `out` if the user named one.
 
     Logs of all but the newest runs and of those that live are removed; what lies in a folder of --out never is.
     """
     moment = datetime.now(UTC) if now is None else now
-    runs = here / RUNS / job
-    entry = runs / f"{moment:%Y%m%dT%H%M%S%f}"
+    entry = run_folder(here, job, moment)
+    runs = entry.parent
+    if out is not None and out.absolute().parent == runs.absolute():
+        entry = out  # made by somebody who wants the report where the logs are
     try:
         runs.mkdir(parents=True, exist_ok=True)
-        if out is None:
+        if entry == out:
+            out.mkdir(exist_ok=True)
+        elif out is None:
             entry.mkdir()
         else:
             entry.symlink_to(out.absolute(), target_is_directory=True)
@@ -92,6 +106,7 @@ def _entries(runs: Path) -> list[Path]:
 
 def _forget(entries: Iterable[Path]) -> None:
     for entry in entries:
+        shutil.rmtree(entry.with_name(f"{entry.name}{SUBMITTED}"), ignore_errors=True)
         if entry.is_symlink():
             entry.unlink(missing_ok=True)
         else:

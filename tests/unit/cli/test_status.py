@@ -115,7 +115,7 @@ def test_waiting_workers_say_why(api: ApiServer, status: Status) -> None:
     worker = {"name": "digits-g0-0", "group": "g0", "phase": "pending", "message": message}
     job["status"] = {"phase": "Created", "ready": "0/3", "workers": [worker]}
     api.restore("heterotrainingjobs", job)
-    assert rows(status("digits"), "WORKER") == [["digits-g0-0", *["-"] * 6, f"pending: {message}"]]
+    assert rows(status("digits"), "WORKER") == [["digits-g0-0", *["-"] * 5, f"pending: {message}"]]
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def workers_table(
         Column("SLOWED BY", _slowed_by, rank=2, left=True, optional=True),
         Column("CPU", lambda worker: worker.cpu_limit, lambda cores: f"{float(cores):g}", rank=3),
         Column("PLAN", plan, rank=5),
-        Column("NODE", lambda worker: worker.node, shown, rank=4, name=True),
+        Column("NODE", lambda worker: worker.node or None, rank=4, name=True, optional=True),
         Column("STATE", state, text=True, least=10),
     )
     return fitted(Table(columns, tuple(workers)).shown(details=False), workers, width, box=None)
@@ -219,8 +219,8 @@ def remarks(job: JobState) -> list[str]:
 
 
 def _heading(job: JobState, now: datetime) -> Text:
-    heading = Text(f"{job.name} ", style="bold")
-    heading.append(f"in {job.namespace}: ", style="none")
+    heading = Text(job.name, style="bold")
+    heading.append(f" in {job.namespace}: " if job.namespace else ": ", style="none")
     heading.append(job.phase or UNSEEN, style=STYLES[TONES.get(job.phase, Tone.PLAIN)])
     ended = f", ended {since(job.completed, now)} ago" if job.completed is not None else ""
     heading.append(f", {since(job.created, now)} old{ended}", style="none")

@@ -21,6 +21,7 @@ from rich.text import Text
 from heterotrain_operator.api import ManifestError, Problem, to_core
 from heterotrain_operator.cli import FAILED, SUCCEEDED
 from heterotrain_operator.cli.local.checks import Options, Prepared, held_by, prepare
+from heterotrain_operator.cli.local.job_file import JobFile
 from heterotrain_operator.cli.local.live import View
 from heterotrain_operator.cli.local.script_output import last_lines
 from heterotrain_operator.cli.script_job import terms_of
@@ -241,11 +242,12 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
         with holds, View(console, time.monotonic, options.logs) as view, _control(logs) as control:
             placements = placements_of(experiment)
             introduce(view, prepared, options, mechanism, placements[0])
+            job_file = JobFile(view, experiment.job, logs)
             results = run_trials(
                 experiment,
                 folder,
                 mechanism=mechanism,
-                observer=view,
+                observer=job_file,
                 stop=stop,
                 placements=placements,
                 logs=logs,
@@ -268,6 +270,7 @@ def _run(options: Options, prepared: Prepared, console: Console, stop: StopSigna
                 kept.keep(logs, summary, course)
             except OSError as error:
                 logger.warning("`heterotrain explain` will not find this run: %s: %s", logs, error.strerror)
+        job_file.finish(summary)
         print_outcome(console, summary, results[-1].failed, here=here, logs=logs, report=report)
         print_how_to_go_on(console, options, experiment, results)
         if options.as_json:

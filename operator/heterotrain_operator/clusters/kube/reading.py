@@ -29,6 +29,8 @@ from heterotrain_operator.clusters.kube.reading_errors import (
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 20.0
+FOLLOW_SECONDS = 4 * 3600.0
+"""A log that is followed breaks off once its container has printed nothing for so long; so kubelets end it."""
 WATCH_SECONDS = 60
 """One watch request lasts at most so long: a dead connection is noticed when the next one fails."""
 
@@ -57,18 +59,21 @@ class Change:
     deleted: bool = False
 
 
+def _never_write() -> NoReturn:
+    raise AssertionError("people's questions write nothing")
+
+
 class Reader:
     """Read-only access to one cluster, in the namespace that is meant. Use it as a context manager.
 
     All methods raise ReadingError in its kinds.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, fence: Callable[[], None] = _never_write) -> None:
+        """`fence` is asked before every write; a reader has none."""
         self._connection = connection
         self._server = connection.server
-        self._gateway = Gateway(
-            connection.api, _never_write, lambda verb, kind: None, timeout=(CONNECT_SECONDS, READ_SECONDS)
-        )
+        self._gateway = Gateway(connection.api, fence, lambda verb, kind: None, timeout=(CONNECT_SECONDS, READ_SECONDS))
         self.namespace = connection.namespace
 
     def __enter__(self) -> Reader:
@@ -140,8 +145,8 @@ class Reader:
             found: list[Document] = self._gateway.listed("Pod", self.namespace, labels=selector)["items"]
         return sorted(found, key=_place_of)
 
-    def log(self, pod: Document, *, tail: int | None = None) -> Iterator[bytes]:
-        """What the trainer of a pod has printed, or its last `tail` lines, piece by piece.
+    def log(self, pod: Document, *, tail: int | None = None, follow: bool = False) -> Iterator[bytes]:
+        """What the trainer of a pod has printed, or its last `tail` lines, piece by piece; with `follow` until it ends.
 
         Raises NoLogError if it has not started, or is gone.
         """
@@ -152,7 +157,8 @@ class Reader:
             NOT_FOUND: lambda _: NoLogError(f"pod {name} is gone, and its log with it"),
         }
         with self._in_words("get", f"pods/log {name} {self._where}", answers=answers, stream=f"the log of {name}"):
-            yield from self._gateway.log(self.namespace, name, container, tail=tail)
+            limit = (CONNECT_SECONDS, FOLLOW_SECONDS) if follow else None
+            yield from self._gateway.log(self.namespace, name, container, tail=tail, follow=limit)
 
     def not_found(self, name: str) -> JobNotFoundError:
         """That a job does not exist, with the names of those that do, and where else one is called that."""
@@ -223,10 +229,6 @@ class Reader:
         if subject.get("code") == 410:
             raise ExpiredError(message)
         raise UnreachableError(f"the watch on {self._server} broke off: {message}")
-
-
-def _never_write() -> NoReturn:
-    raise AssertionError("people's questions write nothing")
 
 
 def _moment_of(event: Document) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Why a cluster could not be read, in words for the user; apart, so that saying so needs no client library."""
+"""Why a cluster could not be asked, in words for the user; apart, so that saying so needs no client library."""
 
 from __future__ import annotations
 
@@ -37,3 +37,11 @@ class ExpiredError(ReadingError):
 
 class NoLogError(ReadingError):
     """A pod that has printed nothing that could be read: it has not started yet, or is gone."""
+
+
+class JobExistsError(ReadingError):
+    """A job of that name exists already."""
+
+
+class JobRefusedError(ReadingError):
+    """The cluster does not admit a job as it is; the text says why."""

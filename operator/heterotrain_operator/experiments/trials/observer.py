@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from heterotrain_operator.core.model import Decision, Event, Job, Seen
+from heterotrain_operator.core.state import Remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,9 @@ class Observer:
 
     def look(self) -> None:
         """The experiment waits for its workers. This is called several times a second, and should be quick."""
+
+    def remember(self, memory: Remembered) -> None:
+        """What is remembered after a round, before it is shown."""
 
     def show(self, seen: Seen, decision: Decision, entry: Entry | None) -> None:
         """One round of the loop is over; `entry` is what is worth keeping of it, None if nothing is."""

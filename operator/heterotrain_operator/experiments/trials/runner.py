@@ -222,6 +222,7 @@ class Runner:
                     until=measured(core) if trial.is_profile else None,
                     wanted=faults.wanted,
                     learned=former,
+                    on_memory=self.observer.remember,
                 )
         except Interrupted as interrupted:
             if not trial.is_profile:

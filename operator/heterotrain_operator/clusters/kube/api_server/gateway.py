@@ -176,10 +176,16 @@ class Gateway:
         }
         return self._transport.events(_path(kind, namespace), f"watch {kind}", query=query, timeout=timeout)
 
-    def log(self, namespace: str, pod: str, container: str, *, tail: int | None = None) -> Iterator[bytes]:
-        """What a container has printed, or its last `tail` lines, piece by piece. Raises GatewayError."""
+    def log(
+        self, namespace: str, pod: str, container: str, *, tail: int | None = None, follow: Timeout | None = None
+    ) -> Iterator[bytes]:
+        """What a container has printed, or its last `tail` lines, piece by piece; with `follow`, the time limit of
+        such a request, until it ends. Raises GatewayError.
+        """
         query = {"container": container} | ({} if tail is None else {"tailLines": str(tail)})
-        return self._transport.pieces(f"{_path('Pod', namespace, pod)}/log", f"get the log of Pod {pod}", query=query)
+        query |= {} if follow is None else {"follow": "true"}
+        path = f"{_path('Pod', namespace, pod)}/log"
+        return self._transport.pieces(path, f"get the log of Pod {pod}", query=query, timeout=follow)
 
     def create(self, body: Mapping[str, Any]) -> Document:
         """A new object, without fields that the API server does not know.
