@@ -44,8 +44,8 @@ from unit.kube.worlds import JOB, NAMES, READY, TEMPLATE
 OURS, THEIRS = "team-a", "team-b"
 PAUSE_SECONDS = 0.1
 START_SECONDS = 120.0
-DELETION_SECONDS = 0.05
-"""An API server under load takes so long for one deletion."""
+SLOW_SECONDS = 0.05
+"""An API server under load takes so long for one pod that is created or deleted."""
 
 
 def training_job(name: str, entries: list[Document], **policy: Any) -> Document:
@@ -106,6 +106,21 @@ def suspended_jobs(api: ApiServer) -> None:
     """32 jobs of 60 pods each in 4 namespaces: all are suspended, and each deletion takes its time."""
     for index in range(32):
         job_with_pods(api, f"theirs-{index}", f"team-{'bcde'[index // 8]}", 60, suspend=True)
+
+
+SPACES = tuple(f"small-{number}" for number in range(16))
+
+
+def small_jobs(api: ApiServer, *, suspend: bool) -> None:
+    """256 jobs of 31 workers in 16 namespaces: all are to be created, or are there and suspended."""
+    group = {"name": "w", "replicas": 31, "template": TEMPLATE}
+    spec = {"workerGroups": [group], "training": {"globalBatchSize": 496, "steps": 10}}
+    for index in range(256):
+        name, namespace = f"theirs-{index}", SPACES[index % len(SPACES)]
+        if suspend:
+            job_with_pods(api, name, namespace, 31, suspend=True)
+        else:
+            api.put("heterotrainingjobs", {**JOB, "metadata": {"name": name}, "spec": spec}, namespace)
 
 
 def edited_plans(api: ApiServer) -> None:
@@ -170,6 +185,8 @@ ATTACKS = (
         at_start=True,
     ),
     Attack("32 suspended jobs of 60 pods in 4 namespaces", suspended_jobs),
+    Attack("256 suspended jobs of 31 pods in 16 namespaces", functools.partial(small_jobs, suspend=True)),
+    Attack("256 new jobs of 31 workers in 16 namespaces", functools.partial(small_jobs, suspend=False)),
     Attack("3,000 idle connections to its ports", idle_connections),
     Attack("8 memories of 2 MiB, edited all the time", edited_plans),
     Attack("1,000 jobs of 5 workers", many_jobs, at_start=True),
@@ -269,15 +286,15 @@ def train(api: ApiServer, workers: Workers, process: subprocess.Popen[bytes]) ->
 def measured(attack: Attack, seconds: float, log: Path) -> Figures:
     """One attack on a fresh operator."""
     api, reads, renewals = ApiServer(), Moments(), Moments()
-    for name in (OURS, THEIRS, "team-c", "team-d", "team-e"):
+    for name in (OURS, THEIRS, "team-c", "team-d", "team-e", *SPACES):
         api.put("namespaces", {"metadata": {"name": name}}, "")
     api.put("nodes", {"metadata": {"name": "node-1"}, "status": READY}, "")
 
     def on_request(verb: str, plural: str, name: str) -> None:
         if plural == "leases" and verb != "get":
             renewals.add()
-        if verb == "delete" and plural == "pods":
-            time.sleep(DELETION_SECONDS)
+        if verb in ("create", "delete") and plural == "pods":
+            time.sleep(SLOW_SECONDS)
 
     api.refuse = on_request
     with tempfile.TemporaryDirectory() as folder, serving(api) as url, serving_workers(api) as workers:

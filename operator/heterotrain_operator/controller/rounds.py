@@ -76,12 +76,6 @@ class JobRounds:
         self._following = Following()
         self._body = None
 
-    @property
-    def size(self) -> int:
-        """How many workers the job asks for, as far as that is known."""
-        job = None if self._judged is None else self._judged.job
-        return 0 if job is None else job.spec.total_replicas
-
     def close(self, namespace: str, name: str) -> None:
         """The job is gone, and no round is under way."""
         self._metrics.forget_job(namespace, name)
@@ -128,7 +122,7 @@ class JobRounds:
         reading = await self._source.read(judged.job, namespace, cluster.readable(watched), self._clock())
         delay = await in_thread(self._act, replace(watched, reading=reading), began)
         while cluster.unfinished:  # each time in a thread that others may have had meanwhile
-            await in_thread(self._tried, watched, cluster.go_on)
+            await in_thread(self._tried, watched, cluster.go_on, many=True)
         return delay
 
     # --- inside ---------------------------------------------------------------------------------------------

@@ -52,9 +52,12 @@ MAX_THREADS = 32
 THREADS_EACH = MAX_THREADS // 4
 """Of one namespace at once, so that one with many jobs, or jobs that take long, does not keep the others waiting."""
 
-LARGE_WORKERS = 32
-"""From so many workers on a job's requests keep a thread long: these jobs have half of the threads at most, however
-many namespaces they are in."""
+MANY_THREADS = MAX_THREADS // 2
+"""For what needs many requests, as the creation of a job's pods does: the other half is for rounds, whatever anybody's
+jobs have to create and to delete."""
+
+MANY_EACH = MAX_THREADS // 8
+"""Of one namespace at once, and as many goes of it wait in line with those of others."""
 
 
 @dataclass(eq=False)
@@ -100,7 +103,7 @@ class Controller:
         self._shares = Shares(THREADS_EACH)
         self._resting: dict[str, float] = {}
         """Until when, of the event loop's clock, by namespace."""
-        self._large = asyncio.Semaphore(MAX_THREADS // 2)
+        self._many, self._many_shares = asyncio.Semaphore(MANY_THREADS), Shares(MANY_EACH)
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="round")
 
     def saw(self, body: Mapping[str, Any], *, deleted: bool) -> None:
@@ -218,13 +221,12 @@ class Controller:
         job.departed.clear()
         versions = self._plan_versions_of(key)
 
-        async def in_thread(blocking: Callable[..., T], /, *arguments: Any) -> T:
+        async def in_thread(blocking: Callable[..., T], /, *arguments: Any, many: bool = False) -> T:
             loop, spent = asyncio.get_running_loop(), list[float]()
-            is_large = max(len(pods), job.rounds.size) >= LARGE_WORKERS
-            async with self._shares.of(key[0]):
+            async with (self._many_shares if many else self._shares).of(key[0]):
                 while (left := self._resting.get(key[0], 0.0) - loop.time()) > 0:
                     await asyncio.sleep(left)  # and meanwhile hold nothing that other namespaces wait for
-                async with self._large if is_large else nullcontext():
+                async with self._many if many else nullcontext():
                     if job.gone:
                         raise asyncio.CancelledError
                     job.acting = True

@@ -60,7 +60,7 @@ def test_memory_that_holds_what_only_a_failure_teaches_is_written(world: World, 
     memory = Remembered.from_json(stored(api, MEMORY_KEY))
     small = MemoryUse(guessed_batch=7)
     workers = tuple(each._replace(memory_use=small) for each in memory.workers)
-    world.cluster.act(decision, replace(memory, workers=workers))
+    world.act(decision, replace(memory, workers=workers))
     assert len(written(api, "configmaps")) == 1
 
 
@@ -144,7 +144,7 @@ def test_write_whose_answer_was_lost_is_found_and_not_repeated(world: World, api
 
     api.refuse = lose_the_answer
     with pytest.raises(GatewayError, match="too late"):
-        world.cluster.act(Decision("Running", "faster", plan=after), memory)
+        world.act(Decision("Running", "faster", plan=after), memory)
     api.refuse = lambda *_: None
     seen, remembered = world.look()
     assert (seen.plan, remembered) == (after, memory)
@@ -167,7 +167,7 @@ def test_plan_that_somebody_changed_just_before_a_write_is_not_believed(
     after = replace(plan, version=plan.version + 1) if writes_plan else None
     memory = Remembered(plan_version=(after or plan).version, budget=RestartBudget(restarts=1))
     with pytest.raises(PlanConflictError):
-        world.cluster.act(Decision("Running", "faster", plan=after), memory)
+        world.act(Decision("Running", "faster", plan=after), memory)
     seen, remembered = world.look()
     assert (seen.plan, remembered and remembered.plan_version) == (replace(plan, version=8), 8), (
         "our own, under a greater number"

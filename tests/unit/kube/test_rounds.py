@@ -28,7 +28,7 @@ T = TypeVar("T")
 LAST_WORDS = '{"finished": true, "step": 150, "message": "", "leader": %s}'
 
 
-async def in_this_thread(blocking: Callable[..., T], /, *arguments: Any) -> T:
+async def in_this_thread(blocking: Callable[..., T], /, *arguments: Any, many: bool = False) -> T:
     return blocking(*arguments)
 
 
@@ -279,22 +279,29 @@ def test_earlier_job_of_the_same_name_is_waited_for_without_a_word(job: Steered,
     assert api.writes == []
 
 
-def test_many_pods_are_deleted_in_goes_between_which_the_thread_is_others(
+def test_many_pods_are_created_and_deleted_in_goes_between_which_the_thread_is_others(
     steer: Callable[..., Steered], api: ApiServer
 ) -> None:
     job = steer(**{**SCALED, "replicas": 40})
-    job.look()
-    assert len(api.names("pods")) == 40
+
+    def goes() -> list[int]:
+        """By how many pods there are more after each go of a round."""
+        found: list[int] = []
+
+        async def counting(blocking: Callable[..., T], /, *arguments: Any, many: bool = False) -> T:
+            before = len(api.names("pods"))
+            done = blocking(*arguments)
+            more = len(api.names("pods")) - before
+            assert many or not more
+            found.append(more)
+            return done
+
+        metadata = {"metadata": job.world.body["metadata"]}
+        asyncio.run(job.rounds.once(metadata, job.world.pods, job.world.versions, counting))
+        return [more for more in found if more]
+
+    assert goes() == [1, 2, 4, 8, 16, 9]
+    assert job.world.events == ["SuccessfulCreatePod"]
     api.change("heterotrainingjobs", "digits", {"spec": {"runPolicy": {"suspend": True}}})
-    goes: list[int] = []
-
-    async def counting(blocking: Callable[..., T], /, *arguments: Any) -> T:
-        before = len(api.names("pods"))
-        done = blocking(*arguments)
-        goes.append(before - len(api.names("pods")))
-        return done
-
-    metadata = {"metadata": job.world.body["metadata"]}
-    asyncio.run(job.rounds.once(metadata, job.world.pods, job.world.versions, counting))
-    assert [gone for gone in goes if gone] == [16, 16, 8]
+    assert goes() == [-16, -16, -8]
     assert job.world.status["phase"] == "Suspended"

@@ -27,6 +27,8 @@ from heterotrain_operator.clusters.kube.status.schema import tolerated
 from heterotrain_operator.core.model import Decision, Event, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Remembered
 
+PLAN_RESTORED = Event("Warning", "PlanRestored", "somebody else had changed the plan; it is written again")
+
 
 class KubeCluster:
     """One job on a cluster, as the port; an observation is of what is `Watched`.
@@ -75,13 +77,19 @@ class KubeCluster:
 
     @property
     def unfinished(self) -> bool:
-        """Whether what was decided takes more requests than one go may have."""
-        return self._deletion.unfinished or self._delivery.unfinished
+        """Whether requests are left of what was decided: those whose number grows with the job's workers."""
+        return self._delivery.unfinished or self._deletion.unfinished or self._creation.unfinished
 
     def go_on(self) -> None:
-        """Some of these requests more. Raises GatewayError."""
-        self._delivery.deliver(self._watched.namespace)
-        self._deletion.go_on()
+        """Some of these requests, and the report after the last. Raises GatewayError, JobGoneError."""
+        if self._delivery.unfinished:
+            self._delivery.deliver(self._watched.namespace)
+        elif self._deletion.unfinished:
+            self._deletion.go_on()
+        else:
+            self._creation.go_on()
+        if not self.unfinished:
+            self._finish()
 
     # --- the port -------------------------------------------------------------------------------------------
 
@@ -114,30 +122,35 @@ class KubeCluster:
         """Carry out a decision; what is done already is not done again.
 
         Raises PlanConflictError if plan or memory changed since `observe`, JobGoneError if the job is no more,
-        GatewayError if the API server fails. Of many deletions and deliveries some are left to `go_on`.
+        GatewayError if the API server fails. What grows with the job's workers is left to `go_on`, and so is the report
+        then.
         """
-        watched, seen, now = self._watched, self._seen, self._clock()
+        watched, seen = self._watched, self._seen
         if decision.create:
             # What is missing may be so because the job was deleted: the watch of its pods can be ahead of its own.
             self._gateway.check_job(watched.body)
         restored = self._plans.restored
         self._plans.write(watched.job, watched.uid, decision.plan, memory)
         if decision.plan is not None:
-            self._delivery.published(decision.plan, seen.plan, now)
-        self._delivery.deliver(watched.namespace)
-        self._deletion.carry_out(decision, self._pods.present)
-        events = self._creation.carry_out(decision, watched, self._pods.present)
-        if restored:
-            events = [
-                Event("Warning", "PlanRestored", "somebody else had changed the plan; it is written again"),
-                *events,
-            ]
-        self._report.record(watched, events, now)
-        self._report.write(watched, seen, decision, memory=memory, now=now)
-        if decision.remove_job and not self._gateway.delete(JOB_KIND, watched.namespace, watched.name, uid=watched.uid):
-            raise JobGoneError(f"job {watched.namespace}/{watched.name} is gone")
+            self._delivery.published(decision.plan, seen.plan, self._clock())
+        self._deletion.begin(decision, self._pods.present)
+        self._creation.begin(decision, watched, self._pods.present)
+        self._decided = decision, memory, restored
+        if not self.unfinished:
+            self._finish()
 
     # --- inside ---------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Say what was done."""
+        watched, (decision, memory, restored), now = self._watched, self._decided, self._clock()
+        events = self._creation.finish()
+        if restored:
+            events.insert(0, PLAN_RESTORED)
+        self._report.record(watched, events, now)
+        self._report.write(watched, self._seen, decision, memory=memory, now=now)
+        if decision.remove_job and not self._gateway.delete(JOB_KIND, watched.namespace, watched.name, uid=watched.uid):
+            raise JobGoneError(f"job {watched.namespace}/{watched.name} is gone")
 
     def _take_in(self, watched: Watched) -> None:
         """Sort what the watches show; to do so again changes nothing."""
