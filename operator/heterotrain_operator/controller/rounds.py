@@ -157,7 +157,7 @@ class JobRounds:
             return TAKEN_SECONDS
         except GatewayError as error:
             if error.status in REFUSALS:  # a quota, an admission controller or a missing right: the user's to know
-                self._cluster.refuse(watched.body, [Problem("", str(error))])
+                self._cluster.hinder(watched.body, error)
             raise
 
     def _round(self, watched: Watched) -> float:

@@ -232,6 +232,35 @@ def test_refusal_of_what_a_job_needs_is_in_its_status(job: Steered, api: ApiServ
     assert len(api.names("pods")) == 3
 
 
+@pytest.mark.parametrize(
+    ("verb", "plural", "group"), [("patch", "configmaps", ""), ("create", "pods", ""), ("patch", "services", "x.io")]
+)
+def test_right_that_is_taken_away_is_named_and_noticed_when_it_is_back(
+    job: Steered, api: ApiServer, verb: str, plural: str, group: str
+) -> None:
+    job.train()
+    job.world.workers.follow(job.world.plan)
+    job.look()
+    who = f'User "operator" cannot {verb} resource "{plural}" in API group "{group}" in the namespace "team-a"'
+    api.refuse = refusing(verb, plural, 403, f"{plural} is forbidden: {who}")
+    for name in NAMES:
+        api.change("pods", name, {"status": {"phase": "Failed"}})
+    for _ in range(4):
+        with contextlib.suppress(GatewayError):
+            job.look(20)
+        job.world.end_pods()
+    right = f"the operator lacks the right to {verb} {'.'.join(filter(None, (plural, group)))} in namespace team-a"
+    assert right in job.world.status["reason"]
+    conditions = {each["type"]: each for each in job.world.status["conditions"]}
+    assert "Invalid" not in conditions
+    assert plural != "configmaps" or conditions["Degraded"]["reason"] == "RightMissing"
+    api.refuse = lambda verb, kind, name: None
+    job.look(20)
+    job.look(20)
+    assert "lacks the right" not in str(job.world.status)
+    assert len(api.names("pods")) == 3
+
+
 def test_job_begins_with_what_a_former_one_of_its_name_has_learned(
     steer: Callable[..., Steered], api: ApiServer
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from heterotrain_operator.api import Problem
 from heterotrain_operator.clusters.kube.act.pods import Creation, Deletion, Protection
 from heterotrain_operator.clusters.kube.act.report import Report
-from heterotrain_operator.clusters.kube.api_server.gateway import JOB_KIND, Gateway, JobGoneError
+from heterotrain_operator.clusters.kube.api_server.gateway import JOB_KIND, Gateway, GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.objects.names import service_name
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError, check_owner
 from heterotrain_operator.clusters.kube.objects.protection import Peers
@@ -22,7 +22,7 @@ from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts, worker_seen
 from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.clusters.kube.plan_store import Delivery, PlanStore
-from heterotrain_operator.clusters.kube.status.job_status import outcome_in
+from heterotrain_operator.clusters.kube.status.job_status import hindered, invalid, outcome_in
 from heterotrain_operator.clusters.kube.status.schema import tolerated
 from heterotrain_operator.core.model import Decision, Event, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Remembered
@@ -73,7 +73,11 @@ class KubeCluster:
 
         Raises JobGoneError if it is no more, GatewayError if the API server fails.
         """
-        self._report.refuse(body, problems, self._clock())
+        self._report.refuse(body, invalid(problems), self._clock())
+
+    def hinder(self, body: Mapping[str, Any], error: GatewayError) -> None:
+        """Say in the job's status what the API server refuses. Raises as `refuse`."""
+        self._report.refuse(body, hindered(error), self._clock())
 
     @property
     def unfinished(self) -> bool:

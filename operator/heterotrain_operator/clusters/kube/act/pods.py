@@ -24,6 +24,7 @@ from heterotrain_operator.clusters.kube.api_server.gateway import (
     ConflictError,
     Gateway,
     GatewayError,
+    missing_right,
 )
 from heterotrain_operator.clusters.kube.objects.names import secret_name
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError, check_owner, controller_uid
@@ -219,7 +220,7 @@ class Creation:
         except GatewayError as error:
             if error.status not in REFUSALS:
                 raise
-            return str(error)
+            return missing_right(error) or str(error)
         return ""
 
     def _create(self, wanted: _Wanted, key: WorkerKey) -> Refusal | None:
@@ -243,7 +244,7 @@ class Creation:
         except GatewayError as error:
             if error.status not in REFUSALS:
                 raise
-            return Refusal(str(error), "all" if error.status == FORBIDDEN else "group")
+            return Refusal(missing_right(error) or str(error), "all" if error.status == FORBIDDEN else "group")
         return None
 
 
