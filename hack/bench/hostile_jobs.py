@@ -108,6 +108,16 @@ def suspended_jobs(api: ApiServer) -> None:
         job_with_pods(api, f"theirs-{index}", f"team-{'bcde'[index // 8]}", 60, suspend=True)
 
 
+def filled_statuses(api: ApiServer) -> None:
+    """200 jobs that are refused, with statuses as large as the schema admits conditions."""
+    since = "2026-01-31T12:00:00Z"
+    condition = {"status": "True", "reason": "x", "message": "m" * 32768, "lastTransitionTime": since}
+    conditions = [{"type": f"T{number}", **condition} for number in range(16)]
+    for index in range(200):
+        job = training_job(f"theirs-{index}", [{}])
+        api.put("heterotrainingjobs", {**job, "status": {"conditions": conditions}}, THEIRS)
+
+
 SPACES = tuple(f"small-{number}" for number in range(16))
 
 
@@ -179,6 +189,7 @@ ATTACKS = (
     Attack("8 jobs of 6,000 valid variables", jobs_with(8, valid_variables(6_000))),
     Attack("10 suspended jobs of 1 MB", jobs_with(10, valid_variables(32_000), suspend=True), at_start=True),
     Attack("150 labelled ConfigMaps of 1 MB", labelled("configmaps", 150, {"data": {"x": BIG}}), at_start=True),
+    Attack("200 refused jobs with statuses of 0.5 MB", filled_statuses, at_start=True),
     Attack(
         "150 labelled pods of 1 MB",
         labelled("pods", 150, {"spec": {"containers": [{"name": "t", "args": [BIG]}]}}),

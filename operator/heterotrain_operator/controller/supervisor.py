@@ -166,9 +166,9 @@ class Controller:
         time at most, whatever somebody makes them read.
         """
         now = asyncio.get_running_loop().time()
-        until = self._resting.pop(namespace, now)
-        if seconds > COSTLY_SECONDS or until > now:
-            self._resting[namespace] = max(until, now) + seconds
+        self._resting = {each: until for each, until in self._resting.items() if until > now}
+        if seconds > COSTLY_SECONDS or namespace in self._resting:
+            self._resting[namespace] = self._resting.get(namespace, now) + seconds
 
     def _start(self, key: Key, job: _Job) -> None:
         job.task = asyncio.get_running_loop().create_task(self._run(key, job), name=f"job {key[0]}/{key[1]}")

@@ -299,6 +299,7 @@ async def test_namespace_rests_after_what_was_costly_and_others_go_on(
     await until(lambda: world.made[1].ended == 2 and len(world.made[0].looks) == 2)
     await settled()
     assert world.made[0].ended == 1
+    assert set(world.controller._resting) == {"team-b"}, "who does not rest any more is not remembered"
 
 
 async def test_one_namespace_of_many_jobs_does_not_keep_the_many_requests_of_another_waiting(world: World) -> None:

@@ -75,6 +75,10 @@ class KubeCluster:
         """
         self._report.refuse(body, invalid(problems), self._clock())
 
+    def forget_status(self) -> None:
+        """It is read again before the next observation."""
+        self._report = Report(self._gateway)
+
     def hinder(self, body: Mapping[str, Any], error: GatewayError) -> None:
         """Say in the job's status what the API server refuses. Raises as `refuse`."""
         self._report.refuse(body, hindered(error), self._clock())
