@@ -334,3 +334,55 @@ def test_many_pods_are_created_and_deleted_in_goes_between_which_the_thread_is_o
     api.change("heterotrainingjobs", "digits", {"spec": {"runPolicy": {"suspend": True}}})
     assert goes() == [-16, -16, -8]
     assert job.world.status["phase"] == "Suspended"
+
+
+@pytest.mark.parametrize("dies_at", [1, 2, 4])
+def test_operator_that_dies_while_it_creates_and_before_the_status_is_gone_on_from(
+    steer: Callable[..., Steered], api: ApiServer, dies_at: int
+) -> None:
+    job = steer()
+
+    class Killed(BaseException):
+        pass
+
+    async def dying(blocking: Callable[..., T], /, *arguments: Any, many: bool = False) -> T:
+        nonlocal dies_at
+        dies_at -= many
+        if not dies_at:
+            raise Killed
+        return blocking(*arguments)
+
+    metadata = {"metadata": job.world.body["metadata"]}
+    with contextlib.suppress(Killed):
+        asyncio.run(job.rounds.once(metadata, job.world.pods, job.world.versions, dying))
+    for _ in range(2):
+        job.restart_operator()
+        job.look(10)
+    created = [write[2] for write in api.writes if write[:2] == ("create", "pods")]
+    assert sorted(created) == sorted(NAMES)
+    job.world.run_pods()
+    job.world.workers.wait(*NAMES)
+    api.refuse = refusing("write", "heterotrainingjobs", 500)
+    with contextlib.suppress(GatewayError):
+        job.look()
+    api.refuse = lambda *_: None
+    plan = job.world.plan
+    job.restart_operator()
+    job.look()
+    assert (job.world.plan, job.world.status["planVersion"]) == (plan, plan.version)
+
+
+def test_pods_whose_finalizers_stay_end_the_job_in_time_and_are_named(job: Steered, api: ApiServer) -> None:
+    job.train()
+    job.world.workers.follow(job.world.plan)
+    job.look()
+    kept = {"deletionTimestamp": "2026-01-31T12:00:00Z", "finalizers": ["example.com/keeps"]}
+    for name in NAMES:
+        api.change("pods", name, {"status": {"phase": "Failed"}, "metadata": kept})
+    for _ in range(3):
+        job.look(20)
+    assert "waiting for digits-small-0, digits-small-1, digits-large-0 to go away" in job.world.status["reason"]
+    assert len(api.names("pods")) == 3
+    job.look(600)
+    assert job.world.status["phase"] == "Failed"
+    assert "did not go away within 600 s" in job.world.status["reason"]
