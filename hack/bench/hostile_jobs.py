@@ -247,13 +247,13 @@ def usage(process: subprocess.Popen[bytes]) -> tuple[float, int]:
 
 
 @contextmanager
-def operator(config: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def operator(config: Path, log: Path, script: str = __file__) -> Iterator[subprocess.Popen[bytes]]:
     """The operator's process, as long as the block lasts."""
     health, metrics = map(str, ports())
     listens = {"HETEROTRAIN_HEALTH_PORT": health, "HETEROTRAIN_METRICS_PORT": metrics}
     environment = {**os.environ, **listens, "KUBECONFIG": str(config), "POD_NAMESPACE": "ops", "POD_NAME": "a"}
     with log.open("ab") as output:
-        process = subprocess.Popen([sys.executable, __file__, "--operator"], env=environment, stderr=output)
+        process = subprocess.Popen([sys.executable, script, "--operator"], env=environment, stderr=output)
         try:
             yield process
         finally:
