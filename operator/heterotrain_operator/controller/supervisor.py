@@ -278,7 +278,8 @@ def _only_waits(job: _Job) -> bool:
 async def _first(news: Coroutine[Any, Any, Any], seconds: float) -> bool:
     """Wait for news, but no longer than so many seconds. Returns whether there are any."""
     try:
-        await asyncio.wait_for(news, seconds)
+        async with asyncio.timeout(seconds):  # `wait_for` would take a task of its own
+            await news
     except TimeoutError:
         return False
     return True
