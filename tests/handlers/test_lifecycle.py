@@ -219,7 +219,7 @@ async def test_lists_and_watches_that_are_answered_by_errors_begin_again_and_it_
 async def test_jobs_deleted_meanwhile_are_not_begun_again_nor_kept(
     site: Site, api: ApiServer, workers: Workers
 ) -> None:
-    async with operator():
+    async with operator() as runtime:
         for name in ("resting", "deleted"):
             api.put("heterotrainingjobs", merged(JOB, {"metadata": {"name": name}, "spec": SUSPENDED}))
         await until(lambda: all(status_of(api, name).get("phase") == "Suspended" for name in ("resting", "deleted")))
@@ -231,6 +231,7 @@ async def test_jobs_deleted_meanwhile_are_not_begun_again_nor_kept(
         api.reads.clear()
         site.up()
         await until(lambda: loops() == ["job team-a/resting"])
+        assert runtime.pods.of(("team-a", "digits")) == []
         asked = {read[2] for read in api.reads if read[:2] == ("get", "heterotrainingjobs")}
         assert asked <= {"deleted", "digits"}, "nobody asks for what the new list shows"
         api.writes.clear()

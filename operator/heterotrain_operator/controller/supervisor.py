@@ -86,17 +86,22 @@ class Controller:
     def __init__(
         self,
         make_rounds: Callable[[], JobRounds],
+        *,
         leading: Callable[[], bool],
         pods_of: Callable[[Key], Sequence[PodFacts]],
         plan_versions_of: Callable[[Key], Collection[str]],
         failed: Callable[[str], None],
+        over: Callable[[Key, str], None],
     ) -> None:
-        """`pods_of` and `plan_versions_of` read the indices of watched objects; `failed` counts failures by kind."""
+        """`pods_of` and `plan_versions_of` read the indices of watched objects; `failed` counts failures by kind, and
+        `over` is called with the UID of a job that is gone.
+        """
         self._make_rounds = make_rounds
         self._leading = leading
         self._pods_of = pods_of
         self._plan_versions_of = plan_versions_of
         self._failed = failed
+        self._over = over
         self._jobs: dict[Key, _Job] = {}
         self._term = 0
         self._closed = False
@@ -181,9 +186,13 @@ class Controller:
             self._failed(FAILURE_UNEXPECTED)
             logger.error("job %s/%s: its loop failed", *key, exc_info=error)
         if error is None or job.gone:
-            job.rounds.close(*key)
+            self._close(key, job)
         else:
             asyncio.get_running_loop().call_later(UNEXPECTED_SECONDS, self._restart, key, job)
+
+    def _close(self, key: Key, job: _Job) -> None:
+        job.rounds.close(*key)
+        self._over(key, job.body["metadata"]["uid"])
 
     def _restart(self, key: Key, job: _Job) -> None:
         if not job.gone:
@@ -195,7 +204,7 @@ class Controller:
         job.gone = True
         job.wake.set()
         if job.task is not None and job.task.done():
-            job.rounds.close(*key)
+            self._close(key, job)
         elif job.task is not None and _only_waits(job):
             job.task.cancel()
         return job.task

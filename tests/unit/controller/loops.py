@@ -55,6 +55,7 @@ class World:
         self.pods: dict[Key, list[PodFacts]] = {}
         self.versions: dict[Key, set[str]] = {}
         self.failures: list[str] = []
+        self.over: list[tuple[Key, str]] = []
         self.scripts: list[list[Any]] = []
         self.made: list[Rounds] = []
         self.controller = Controller(
@@ -63,6 +64,7 @@ class World:
             pods_of=lambda key: self.pods.get(key, []),
             plan_versions_of=lambda key: self.versions.get(key, set()),
             failed=self.failures.append,
+            over=lambda key, uid: self.over.append((key, uid)),
         )
 
     def _make(self) -> JobRounds:

@@ -93,7 +93,7 @@ async def test_job_that_was_deleted_unnoticed_ends_its_loop(world: World) -> Non
     world.scripts = [[JobGoneError("gone")]]
     world.saw(A)
     await until(lambda: world.made[0].closed)
-    assert world.failures == []
+    assert (world.failures, world.over) == ([], [(A, "1")])
 
 
 async def test_metrics_that_do_not_come_are_not_waited_for_at_the_end(world: World) -> None:
@@ -118,6 +118,7 @@ async def test_job_of_the_same_name_begins_when_all_earlier_ones_have_ended(worl
     busy.set()
     await until(lambda: world.made[2].looks)
     assert [each.closed for each in world.made[::2]] == [True, False]
+    assert world.over == [(A, "1"), (A, "2")]
     assert world.made[1].looks == []
 
 
