@@ -336,6 +336,16 @@ def test_many_pods_are_created_and_deleted_in_goes_between_which_the_thread_is_o
     assert job.world.status["phase"] == "Suspended"
 
 
+def test_decision_that_met_a_conflict_leaves_nothing_to_be_done_but_deliveries(job: Steered, api: ApiServer) -> None:
+    job.train()
+    api.writes.clear()
+    api.refuse = refusing("patch", "configmaps", 409)
+    api.change("pods", NAMES[1], {"status": {"phase": "Failed"}})
+    for _ in range(3):
+        assert job.look(6) == ANNOUNCED.busy_seconds
+    assert {write[:2] for write in api.writes} == {("patch", "pods")}
+
+
 @pytest.mark.parametrize("dies_at", [1, 2, 4])
 def test_operator_that_dies_while_it_creates_and_before_the_status_is_gone_on_from(
     steer: Callable[..., Steered], api: ApiServer, dies_at: int

@@ -50,6 +50,7 @@ class KubeCluster:
         self._delivery = Delivery(gateway)
         self._report = Report(gateway)
         self._service_checked = False
+        self._decided: tuple[Decision, Remembered, bool] | None = None
 
     def may_lack_pods(self, watched: Watched) -> bool:
         """Whether a pod is not shown whose absence would be acted on, as far as that can be said without asking."""
@@ -96,8 +97,8 @@ class KubeCluster:
             self._deletion.go_on()
         else:
             self._creation.go_on()
-        if not self.unfinished:
-            self._finish()
+        if self._decided is not None and not self.unfinished:
+            self._finish(*self._decided)
 
     # --- the port -------------------------------------------------------------------------------------------
 
@@ -107,6 +108,9 @@ class KubeCluster:
         Raises GatewayError, or NameTakenError if something else has the name of the plan's ConfigMap or the Service.
         """
         self._take_in(watched)
+        self._decided = None  # what is left of a decision that failed is the next one's to name
+        self._deletion.forget()
+        self._creation.forget()
         stored = self._plans.read(watched.job, watched.uid)
         self._check_service(watched)
         now = self._clock()
@@ -145,13 +149,14 @@ class KubeCluster:
         self._creation.begin(decision, watched, self._pods.present)
         self._decided = decision, memory, restored
         if not self.unfinished:
-            self._finish()
+            self._finish(*self._decided)
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    def _finish(self) -> None:
-        """Say what was done."""
-        watched, (decision, memory, restored), now = self._watched, self._decided, self._clock()
+    def _finish(self, decision: Decision, memory: Remembered, restored: bool) -> None:
+        """Say what was done; `restored`: the plan is our own again."""
+        self._decided = None
+        watched, now = self._watched, self._clock()
         events = self._creation.finish()
         if restored:
             events.insert(0, PLAN_RESTORED)

@@ -146,11 +146,13 @@ class Creation:
         self._wanted: _Wanted | None = None
 
     def begin(self, decision: Decision, watched: Watched, present: Collection[str]) -> None:
-        """Take what the decision names and is not `present` in the place of what is left of an earlier decision.
-        Nothing is sent yet.
-        """
+        """Take what the decision names and is not `present`; nothing is sent yet."""
         absent = [key for key in decision.create if key.name not in present]
         self._wanted = _Wanted(decision, watched, present, absent, len(absent))
+
+    def forget(self) -> None:
+        """Create nothing that is left."""
+        self._wanted = None
 
     @property
     def unfinished(self) -> bool:
@@ -283,6 +285,10 @@ class Deletion:
         self._due = [(p, _grace_seconds(p, decision), self.asked) for p in named if p.deleting_since is None]
         self._due += [(p, 0, self._forced) for p in forced]
         self._due = [due for due in self._due if due[0].uid not in due[2]]
+
+    def forget(self) -> None:
+        """Delete nothing that is left."""
+        self._due = []
 
     @property
     def unfinished(self) -> bool:
