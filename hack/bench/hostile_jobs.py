@@ -44,8 +44,8 @@ from unit.kube.worlds import JOB, NAMES, READY, TEMPLATE
 OURS, THEIRS = "team-a", "team-b"
 PAUSE_SECONDS = 0.1
 START_SECONDS = 120.0
-DELETION_SECONDS = 0.05
-"""An API server under load takes so long for one deletion."""
+SLOW_SECONDS = 0.05
+"""An API server under load takes so long for one pod that is created or deleted."""
 
 
 def training_job(name: str, entries: list[Document], **policy: Any) -> Document:
@@ -108,6 +108,31 @@ def suspended_jobs(api: ApiServer) -> None:
         job_with_pods(api, f"theirs-{index}", f"team-{'bcde'[index // 8]}", 60, suspend=True)
 
 
+def filled_statuses(api: ApiServer) -> None:
+    """200 jobs that are refused, with statuses as large as the schema admits conditions."""
+    since = "2026-01-31T12:00:00Z"
+    condition = {"status": "True", "reason": "x", "message": "m" * 32768, "lastTransitionTime": since}
+    conditions = [{"type": f"T{number}", **condition} for number in range(16)]
+    for index in range(200):
+        job = training_job(f"theirs-{index}", [{}])
+        api.put("heterotrainingjobs", {**job, "status": {"conditions": conditions}}, THEIRS)
+
+
+SPACES = tuple(f"small-{number}" for number in range(16))
+
+
+def small_jobs(api: ApiServer, *, suspend: bool) -> None:
+    """256 jobs of 31 workers in 16 namespaces: all are to be created, or are there and suspended."""
+    group = {"name": "w", "replicas": 31, "template": TEMPLATE}
+    spec = {"workerGroups": [group], "training": {"globalBatchSize": 496, "steps": 10}}
+    for index in range(256):
+        name, namespace = f"theirs-{index}", SPACES[index % len(SPACES)]
+        if suspend:
+            job_with_pods(api, name, namespace, 31, suspend=True)
+        else:
+            api.put("heterotrainingjobs", {**JOB, "metadata": {"name": name}, "spec": spec}, namespace)
+
+
 def edited_plans(api: ApiServer) -> None:
     """Eight suspended jobs whose stored memories somebody replaces again and again, by 2 MiB once they are unpacked."""
     for index in range(8):
@@ -164,12 +189,15 @@ ATTACKS = (
     Attack("8 jobs of 6,000 valid variables", jobs_with(8, valid_variables(6_000))),
     Attack("10 suspended jobs of 1 MB", jobs_with(10, valid_variables(32_000), suspend=True), at_start=True),
     Attack("150 labelled ConfigMaps of 1 MB", labelled("configmaps", 150, {"data": {"x": BIG}}), at_start=True),
+    Attack("200 refused jobs with statuses of 0.5 MB", filled_statuses, at_start=True),
     Attack(
         "150 labelled pods of 1 MB",
         labelled("pods", 150, {"spec": {"containers": [{"name": "t", "args": [BIG]}]}}),
         at_start=True,
     ),
     Attack("32 suspended jobs of 60 pods in 4 namespaces", suspended_jobs),
+    Attack("256 suspended jobs of 31 pods in 16 namespaces", functools.partial(small_jobs, suspend=True)),
+    Attack("256 new jobs of 31 workers in 16 namespaces", functools.partial(small_jobs, suspend=False)),
     Attack("3,000 idle connections to its ports", idle_connections),
     Attack("8 memories of 2 MiB, edited all the time", edited_plans),
     Attack("1,000 jobs of 5 workers", many_jobs, at_start=True),
@@ -219,13 +247,13 @@ def usage(process: subprocess.Popen[bytes]) -> tuple[float, int]:
 
 
 @contextmanager
-def operator(config: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def operator(config: Path, log: Path, script: str = __file__) -> Iterator[subprocess.Popen[bytes]]:
     """The operator's process, as long as the block lasts."""
     health, metrics = map(str, ports())
     listens = {"HETEROTRAIN_HEALTH_PORT": health, "HETEROTRAIN_METRICS_PORT": metrics}
     environment = {**os.environ, **listens, "KUBECONFIG": str(config), "POD_NAMESPACE": "ops", "POD_NAME": "a"}
     with log.open("ab") as output:
-        process = subprocess.Popen([sys.executable, __file__, "--operator"], env=environment, stderr=output)
+        process = subprocess.Popen([sys.executable, script, "--operator"], env=environment, stderr=output)
         try:
             yield process
         finally:
@@ -269,15 +297,15 @@ def train(api: ApiServer, workers: Workers, process: subprocess.Popen[bytes]) ->
 def measured(attack: Attack, seconds: float, log: Path) -> Figures:
     """One attack on a fresh operator."""
     api, reads, renewals = ApiServer(), Moments(), Moments()
-    for name in (OURS, THEIRS, "team-c", "team-d", "team-e"):
+    for name in (OURS, THEIRS, "team-c", "team-d", "team-e", *SPACES):
         api.put("namespaces", {"metadata": {"name": name}}, "")
     api.put("nodes", {"metadata": {"name": "node-1"}, "status": READY}, "")
 
     def on_request(verb: str, plural: str, name: str) -> None:
         if plural == "leases" and verb != "get":
             renewals.add()
-        if verb == "delete" and plural == "pods":
-            time.sleep(DELETION_SECONDS)
+        if verb in ("create", "delete") and plural == "pods":
+            time.sleep(SLOW_SECONDS)
 
     api.refuse = on_request
     with tempfile.TemporaryDirectory() as folder, serving(api) as url, serving_workers(api) as workers:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.api import CORE, Api, ApiError, Document
@@ -71,6 +74,13 @@ class Installation:
         """Name of the pod that holds the Lease; empty if none does."""
         path = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/{self.release}"
         return str(((self.cluster.api.find(path) or {}).get("spec") or {}).get("holderIdentity") or "")
+
+    def steal_lease(self, holder: str) -> None:
+        """Write another holder into the Lease, which renews it just now and never again."""
+        now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = json.dumps({"spec": {"holderIdentity": holder, "renewTime": now, "acquireTime": now}})
+        where = (self.release, f"--namespace={self.namespace}")
+        self.cluster.kubectl("patch", "lease", *where, "--type=merge", f"--patch={spec}")
 
     def wait_until_ready(self, replicas: int = 1, seconds: float = 120.0) -> None:
         """Wait for so many pods, all of them ready."""

@@ -135,6 +135,24 @@ def test_operator_paused_past_its_lease_leaves_the_job_to_its_replica(
     assert_undisturbed(steered, history, settled, outages)
 
 
+def test_operator_whose_lease_is_stolen_stops_at_once_and_leads_again_when_that_has_run_out(
+    apply: Apply, installation: Installation
+) -> None:
+    steered = apply(two_workers(batching=CALM))
+    with History(steered) as history:
+        settled = settle(steered, history)
+        (pod,) = installation.pods()
+        name = pod["metadata"]["name"]
+        began = time.time()
+        installation.steal_lease("somebody-else")
+        wait_for(lambda: installation.metrics(name)["heterotrain_operator_leader"] == 0, LEASE_SECONDS, "it to stop")
+        assert installation.leader == "somebody-else", "it stopped since it had read so, and not since time had passed"
+        wait_for(lambda: installation.leader == name, 4 * LEASE_SECONDS, f"{name} to lead again")
+        wait_for_new_decision(steered)
+        outages = [(began, time.time())]
+    assert_undisturbed(steered, history, settled, outages)
+
+
 def test_job_trains_on_without_an_api_server(
     apply: Apply, cluster: Cluster, installation: Installation, nodes: Nodes
 ) -> None:

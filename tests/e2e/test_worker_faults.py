@@ -70,6 +70,30 @@ def test_drained_node_is_left_without_counting(apply: Apply, cluster: Cluster, n
 
 
 @pytest.mark.disruptive
+def test_cordoned_node_keeps_its_worker_until_that_ends_and_gets_no_successor(
+    apply: Apply, cluster: Cluster, nodes: Nodes
+) -> None:
+    cordoned = nodes.named("slow")
+    struck = apply(on_slow_node())
+    try:
+        with History(struck) as history:
+            struck.wait_for_step(30)
+            before = struck.pod("small")
+            assert before["spec"]["nodeName"] == cordoned
+            cluster.kubectl("cordon", cordoned)
+            struck.wait_for_step(90)
+            assert struck.pod("small")["metadata"]["uid"] == before["metadata"]["uid"]
+            assert {plan.generation for plan in history.plans.values()} == {1}
+            where = f"--namespace={struck.namespace}"
+            cluster.kubectl("delete", "pod", struck.pod_name("small"), where, "--wait=false")
+            index = wait_for_successor(struck, "small")
+    finally:
+        nodes.restore()
+    assert struck.pod("small", index)["spec"]["nodeName"] != cordoned
+    assert_only_replaced(struck, history, "large")
+
+
+@pytest.mark.disruptive
 @pytest.mark.parametrize(
     ("lose", "said"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -173,34 +174,52 @@ async def test_operator_goes_on_when_the_api_server_is_back(site: Site, api: Api
         assert phase(api) == "Running"
 
 
-@pytest.mark.parametrize("code", [500, 410], ids=["an event of any code", "the answer itself"])
-async def test_watches_that_end_with_an_error_begin_again_from_a_list(
-    site: Site, api: ApiServer, monkeypatch: pytest.MonkeyPatch, code: int
+STREAM = 0
+"""In place of an HTTP status: the error is an event of a watch that was answered."""
+
+
+@pytest.mark.parametrize("status", [STREAM, 400, 404, 410, 429])
+async def test_lists_and_watches_that_are_answered_by_errors_begin_again_and_it_is_said_once(
+    site: Site, api: ApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
-    failed = list[str]()
-    watch = api.watch
+    asked = Counter[str]()
+    watch, listed = api.watch, api.listed
 
     def fail(plural: str, *arguments: Any, **more: Any) -> Any:
-        failed.append(plural)
-        if code == 410:
-            raise StatusError(410, "Expired", "too old resource version")
-        return iter([{"type": "ERROR", "object": {"kind": "Status", "code": code}}])
+        asked["watch"] += 1
+        if status == STREAM:
+            return iter([{"type": "ERROR", "object": {"kind": "Status", "code": 500}}])
+        raise StatusError(status, "Refused", "storm", retryAfterSeconds="Wed, 21 Oct 2026 07:28:00 GMT")
+
+    def fail_to_list(*arguments: Any, **more: Any) -> Any:
+        if status != STREAM and asked["list"] < 6:
+            asked["list"] += 1
+            raise StatusError(status, "Refused", "storm")
+        return listed(*arguments, **more)
 
     async with operator():
         api.put("heterotrainingjobs", JOB)
         await until(lambda: phase(api) == "Created")
+        caplog.clear()
         monkeypatch.setattr(api, "watch", fail)
+        monkeypatch.setattr(api, "listed", fail_to_list)
         api.forget_history()
-        await until(lambda: len(failed) > 6)
+        await until(lambda: asked["watch"] > 6)
         monkeypatch.setattr(api, "watch", watch)
         api.put("heterotrainingjobs", JOB | {"metadata": {"name": "second"}})
         await until(lambda: "second-small-0" in api.names("pods"))
+        await until(lambda: status == STREAM or "watching pods in namespace team-a goes again" in caplog.messages)
+    said = [message for message in caplog.messages if "watching pods" in message]
+    assert status == STREAM or said == [
+        f"watching pods in namespace team-a: HTTP {status}; trying again until it goes",
+        "watching pods in namespace team-a goes again",
+    ]
 
 
 async def test_jobs_deleted_meanwhile_are_not_begun_again_nor_kept(
     site: Site, api: ApiServer, workers: Workers
 ) -> None:
-    async with operator():
+    async with operator() as runtime:
         for name in ("resting", "deleted"):
             api.put("heterotrainingjobs", merged(JOB, {"metadata": {"name": name}, "spec": SUSPENDED}))
         await until(lambda: all(status_of(api, name).get("phase") == "Suspended" for name in ("resting", "deleted")))
@@ -212,6 +231,7 @@ async def test_jobs_deleted_meanwhile_are_not_begun_again_nor_kept(
         api.reads.clear()
         site.up()
         await until(lambda: loops() == ["job team-a/resting"])
+        assert runtime.pods.of(("team-a", "digits")) == []
         asked = {read[2] for read in api.reads if read[:2] == ("get", "heterotrainingjobs")}
         assert asked <= {"deleted", "digits"}, "nobody asks for what the new list shows"
         api.writes.clear()

@@ -55,8 +55,8 @@ BYTES_PER_VALUE = 120
 class InThread(Protocol):
     """Runs what blocks."""
 
-    async def __call__(self, blocking: Callable[..., T], /, *arguments: Any) -> T:
-        """What it returns."""
+    async def __call__(self, blocking: Callable[..., T], /, *arguments: Any, many: bool = False) -> T:
+        """What it returns; `many`: it is one of a job's many goes, which leave threads to what is done once a round."""
         ...
 
 

@@ -63,6 +63,7 @@ class JobRounds:
         self._source_of, self._documents, self._clock, self._monotonic = source_of, documents, clock, monotonic
         self._metrics_from = metrics_from
         self._judged: Judged | None = None
+        self._refused: Judged | None = None
         self._body: Mapping[str, Any] | None = None
         self._former: Former = {} if former is None else former
         self._learned: tuple[Learned, ...] = ()
@@ -74,13 +75,7 @@ class JobRounds:
         self._cluster = KubeCluster(self._gateway, self._nodes, self._clock, self._metrics_from)
         self._loop = Loop(self._cluster, clock=self._clock, monotonic=self._monotonic, learned=self._begins_with)
         self._following = Following()
-        self._body = None
-
-    @property
-    def size(self) -> int:
-        """How many workers the job asks for, as far as that is known."""
-        job = None if self._judged is None else self._judged.job
-        return 0 if job is None else job.spec.total_replicas
+        self._body = self._refused = None
 
     def close(self, namespace: str, name: str) -> None:
         """The job is gone, and no round is under way."""
@@ -114,7 +109,8 @@ class JobRounds:
         if judged is None or own is None or not _is_read(body["metadata"], judged):
             judged, own = await self._read(body["metadata"], in_thread)
         if judged.job is None:
-            await in_thread(self._cluster.refuse, own, judged.problems)
+            if judged is not self._refused:
+                await in_thread(self._refuse, own, judged)
             return PACE.still_seconds
         if self._source is None:
             self._source = self._source_of(judged.job)
@@ -128,7 +124,7 @@ class JobRounds:
         reading = await self._source.read(judged.job, namespace, cluster.readable(watched), self._clock())
         delay = await in_thread(self._act, replace(watched, reading=reading), began)
         while cluster.unfinished:  # each time in a thread that others may have had meanwhile
-            await in_thread(self._tried, watched, cluster.go_on)
+            await in_thread(self._tried, watched, cluster.go_on, many=True)
         return delay
 
     # --- inside ---------------------------------------------------------------------------------------------
@@ -145,6 +141,12 @@ class JobRounds:
             self._source = None
         self._judged, self._body = found.judged, found.body
         return found.judged, found.body
+
+    def _refuse(self, own: Mapping[str, Any], judged: Judged) -> None:
+        """Say why nothing is done about the job, and keep nothing of its status, which nothing bounds."""
+        self._cluster.refuse(own, judged.problems)
+        self._cluster.forget_status()
+        self._body, self._refused = _without_status(own), judged
 
     def _act(self, watched: Watched, began: float) -> float:
         """What is left of a round once the metrics are read."""
@@ -163,7 +165,7 @@ class JobRounds:
             return TAKEN_SECONDS
         except GatewayError as error:
             if error.status in REFUSALS:  # a quota, an admission controller or a missing right: the user's to know
-                self._cluster.refuse(watched.body, [Problem("", str(error))])
+                self._cluster.hinder(watched.body, error)
             raise
 
     def _round(self, watched: Watched) -> float:
@@ -174,7 +176,7 @@ class JobRounds:
         if done is None:
             return PACE.busy_seconds
         # From now on the status is as it was written, and is kept once.
-        self._body = {name: part for name, part in watched.body.items() if name != "status"}
+        self._body = _without_status(watched.body)
         self._gateway.check()  # what another replica decides by now is not ours to export
         self._learned = done.memory.learned
         self._metrics.observe_job(namespace, core, done.seen, done.decision, done.memory)
@@ -191,6 +193,10 @@ class JobRounds:
         if job.ttl_seconds is not None and memory.outcome.ended_at is not None:
             removal = memory.outcome.ended_at + job.ttl_seconds - self._clock()
         return seconds_to_next_round(PACE, seen, decision, following=self._following, now=now, removal_seconds=removal)
+
+
+def _without_status(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: part for name, part in body.items() if name != "status"}
 
 
 def _is_read(metadata: Mapping[str, Any], judged: Judged) -> bool:

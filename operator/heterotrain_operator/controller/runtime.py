@@ -23,7 +23,7 @@ from heterotrain_operator.clusters.kube.objects.names import PLURAL
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.clusters.kube.observe.sources import Sources
-from heterotrain_operator.clusters.kube.observe.watched import Index
+from heterotrain_operator.clusters.kube.observe.watched import Index, Key
 from heterotrain_operator.controller.judging import Documents
 from heterotrain_operator.controller.options import Options
 from heterotrain_operator.controller.rounds import Former, JobRounds
@@ -165,6 +165,7 @@ class Runtime:
             pods_of=self.pods.of,
             plan_versions_of=self.plans.of,
             failed=self._metrics.failed,
+            over=self._over,
         )
         self._lease_thread = threading.Thread(target=self._leadership.run, name="lease", daemon=True)
         self._lease_thread.start()
@@ -209,6 +210,10 @@ class Runtime:
     def _listed(self, plural: str, namespace: str) -> None:
         if plural == PLURAL and self._lease_thread is not None:
             self.controller.doubt(namespace)
+
+    def _over(self, key: Key, uid: str) -> None:
+        """Pods that went with their job while no watch stood are shown by none, and would be kept for ever."""
+        self.pods.forget(key, lambda pod: pod.owner_uid == uid)
 
     def _led(self, leads: bool) -> None:
         self._metrics.leading(leads)

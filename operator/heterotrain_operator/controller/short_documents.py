@@ -5,9 +5,10 @@ objects of a megabyte, which only have to bear a label, would then be in memory 
 their size there. So jobs and ConfigMaps are asked for by their metadata alone, lists come in pages of so many objects
 as fit into PAGE_BYTES, and of a page or an event only what is read is handed on.
 
-kopf ends the whole process when a watch is answered by an error that it does not know, and begins again at once when a
-watch ends at once. Here every error of a watch means that all is listed again, and what begins again soon waits longer
-each time.
+kopf ends the whole process when a list or a watch is answered by an error that it does not know, or says in other words
+than seconds when to ask again, and begins again at once when a watch ends at once. Here every error means that the same
+is asked again or, where the same would be refused again, that all is listed again; and what begins again soon waits
+longer each time.
 """
 
 from __future__ import annotations
@@ -42,9 +43,12 @@ OBJECT_BYTES = 16 * 2**20
 SOON_SECONDS = 10.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.25, 5.0
 """A list or a watch that begins again within so many seconds waits before it does, twice as long each time; both of
-these are seconds. After an answer that is an error kopf pauses by itself."""
+these are seconds. Where RefusedError is raised kopf pauses by itself."""
 
-OK, GONE = 200, 410
+OK, REFUSED, UNAUTHORIZED, GONE = 200, 400, 401, 410
+
+PASSES = frozenset({403, 429, *range(500, 600)})
+"""Refusals of a watch that are not for what it asks."""
 
 RELIST = b'{"type": "ERROR", "object": {"code": 410}}\n'
 """The one error of a watch that kopf lists everything again for."""
@@ -58,10 +62,19 @@ SHORT: Mapping[str, Callable[[Document], Document]] = {PLURAL: _short, "configma
 """What is kept of the objects of each resource that is watched."""
 
 
+class RefusedError(aiohttp.ClientConnectionError):
+    """The API server answered with this HTTP status. kopf asks again after a pause, as where there was no answer."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status = status
+
+
 class Response(aiohttp.ClientResponse):
-    """An answer of which only `short` is handed on, if there is one."""
+    """An answer of which only `short` is handed on, if there is one; `refused` is its status where kopf sees none."""
 
     short: Document | None = None
+    refused: int = 0
 
     async def json(self, **how: Any) -> Any:
         """As the library's."""
@@ -79,7 +92,7 @@ class Pages:
         """When a list or a watch of a path began last, on the event loop's clock, and how long it had waited."""
 
     async def __call__(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-        """Send a request of kopf's."""
+        """Send a request of kopf's. Raises RefusedError."""
         plural = request.url.path.rpartition("/")[2]
         if plural not in SHORT:
             return await send(request)
@@ -89,11 +102,20 @@ class Pages:
         what = (request.url.path, watches)
         pause = 0.0 if "continue" in request.url.query else await self._paused(what)
         response = await (send(request) if watches else self._page(request, send, plural))
-        if response.status in (OK, GONE):
-            self._begun[what] = (asyncio.get_running_loop().time(), pause)
-        if watches and response.status in (OK, GONE):
-            gone, response.status = response.status == GONE, OK
-            response.content = _Events(response.content, SHORT[plural], gone=gone)  # type: ignore[assignment]
+        status = response.status
+        if status == UNAUTHORIZED:  # kopf logs in again
+            return response
+        relists = watches and status >= REFUSED and status not in PASSES
+        if status >= REFUSED and not relists:
+            response.close()
+            raise RefusedError(status)
+        self._begun[what] = (asyncio.get_running_loop().time(), pause)
+        if relists:
+            response.status = OK
+            if isinstance(response, Response):
+                response.refused = status
+        if watches:
+            response.content = _Events(response.content, SHORT[plural], relists=relists)  # type: ignore[assignment]
         return response
 
     async def _paused(self, what: tuple[str, bool]) -> float:
@@ -118,7 +140,7 @@ class Pages:
             objects = self._objects.get(path, PAGE_OBJECTS)
             request.url = request.url.update_query(limit=str(objects))
             response = await send(request)
-            if response.status == GONE and "continue" in request.url.query:
+            if response.status in (REFUSED, GONE) and "continue" in request.url.query:
                 response.close()
                 raise aiohttp.ClientPayloadError("the list cannot be continued")
             if response.status != OK:
@@ -170,10 +192,10 @@ class _Events:
     """In place of a watch's stream: its lines, each shortened as soon as it is complete."""
 
     def __init__(
-        self, content: aiohttp.StreamReader, short: Callable[[Document], Document], *, gone: bool = False
+        self, content: aiohttp.StreamReader, short: Callable[[Document], Document], *, relists: bool = False
     ) -> None:
-        """`gone`: the content is an error instead, for the version that is watched from is too old."""
-        self._content, self._short, self._gone = content, short, gone
+        """`relists`: the content is a refusal instead, as where the version that is watched from is too old."""
+        self._content, self._short, self._relists = content, short, relists
 
     def __getattr__(self, name: str) -> Any:
         """All else is the stream's own, which the library closes through it."""
@@ -181,7 +203,7 @@ class _Events:
 
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
         """Lines, of which `size` bytes at most are read at once."""
-        if self._gone:
+        if self._relists:
             yield RELIST
             return
         rest, passed_over = bytearray(), 0

@@ -52,9 +52,12 @@ MAX_THREADS = 32
 THREADS_EACH = MAX_THREADS // 4
 """Of one namespace at once, so that one with many jobs, or jobs that take long, does not keep the others waiting."""
 
-LARGE_WORKERS = 32
-"""From so many workers on a job's requests keep a thread long: these jobs have half of the threads at most, however
-many namespaces they are in."""
+MANY_THREADS = MAX_THREADS // 2
+"""For what needs many requests, as the creation of a job's pods does: the other half is for rounds, whatever anybody's
+jobs have to create and to delete."""
+
+MANY_EACH = MAX_THREADS // 8
+"""Of one namespace at once, and as many goes of it wait in line with those of others."""
 
 
 @dataclass(eq=False)
@@ -83,24 +86,29 @@ class Controller:
     def __init__(
         self,
         make_rounds: Callable[[], JobRounds],
+        *,
         leading: Callable[[], bool],
         pods_of: Callable[[Key], Sequence[PodFacts]],
         plan_versions_of: Callable[[Key], Collection[str]],
         failed: Callable[[str], None],
+        over: Callable[[Key, str], None],
     ) -> None:
-        """`pods_of` and `plan_versions_of` read the indices of watched objects; `failed` counts failures by kind."""
+        """`pods_of` and `plan_versions_of` read the indices of watched objects; `failed` counts failures by kind, and
+        `over` is called with the UID of a job that is gone.
+        """
         self._make_rounds = make_rounds
         self._leading = leading
         self._pods_of = pods_of
         self._plan_versions_of = plan_versions_of
         self._failed = failed
+        self._over = over
         self._jobs: dict[Key, _Job] = {}
         self._term = 0
         self._closed = False
         self._shares = Shares(THREADS_EACH)
         self._resting: dict[str, float] = {}
         """Until when, of the event loop's clock, by namespace."""
-        self._large = asyncio.Semaphore(MAX_THREADS // 2)
+        self._many, self._many_shares = asyncio.Semaphore(MANY_THREADS), Shares(MANY_EACH)
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="round")
 
     def saw(self, body: Mapping[str, Any], *, deleted: bool) -> None:
@@ -163,9 +171,9 @@ class Controller:
         time at most, whatever somebody makes them read.
         """
         now = asyncio.get_running_loop().time()
-        until = self._resting.pop(namespace, now)
-        if seconds > COSTLY_SECONDS or until > now:
-            self._resting[namespace] = max(until, now) + seconds
+        self._resting = {each: until for each, until in self._resting.items() if until > now}
+        if seconds > COSTLY_SECONDS or namespace in self._resting:
+            self._resting[namespace] = self._resting.get(namespace, now) + seconds
 
     def _start(self, key: Key, job: _Job) -> None:
         job.task = asyncio.get_running_loop().create_task(self._run(key, job), name=f"job {key[0]}/{key[1]}")
@@ -178,9 +186,13 @@ class Controller:
             self._failed(FAILURE_UNEXPECTED)
             logger.error("job %s/%s: its loop failed", *key, exc_info=error)
         if error is None or job.gone:
-            job.rounds.close(*key)
+            self._close(key, job)
         else:
             asyncio.get_running_loop().call_later(UNEXPECTED_SECONDS, self._restart, key, job)
+
+    def _close(self, key: Key, job: _Job) -> None:
+        job.rounds.close(*key)
+        self._over(key, job.body["metadata"]["uid"])
 
     def _restart(self, key: Key, job: _Job) -> None:
         if not job.gone:
@@ -192,7 +204,7 @@ class Controller:
         job.gone = True
         job.wake.set()
         if job.task is not None and job.task.done():
-            job.rounds.close(*key)
+            self._close(key, job)
         elif job.task is not None and _only_waits(job):
             job.task.cancel()
         return job.task
@@ -218,13 +230,12 @@ class Controller:
         job.departed.clear()
         versions = self._plan_versions_of(key)
 
-        async def in_thread(blocking: Callable[..., T], /, *arguments: Any) -> T:
+        async def in_thread(blocking: Callable[..., T], /, *arguments: Any, many: bool = False) -> T:
             loop, spent = asyncio.get_running_loop(), list[float]()
-            is_large = max(len(pods), job.rounds.size) >= LARGE_WORKERS
-            async with self._shares.of(key[0]):
+            async with (self._many_shares if many else self._shares).of(key[0]):
                 while (left := self._resting.get(key[0], 0.0) - loop.time()) > 0:
                     await asyncio.sleep(left)  # and meanwhile hold nothing that other namespaces wait for
-                async with self._large if is_large else nullcontext():
+                async with self._many if many else nullcontext():
                     if job.gone:
                         raise asyncio.CancelledError
                     job.acting = True
@@ -276,7 +287,8 @@ def _only_waits(job: _Job) -> bool:
 async def _first(news: Coroutine[Any, Any, Any], seconds: float) -> bool:
     """Wait for news, but no longer than so many seconds. Returns whether there are any."""
     try:
-        await asyncio.wait_for(news, seconds)
+        async with asyncio.timeout(seconds):  # `wait_for` would take a task of its own
+            await news
     except TimeoutError:
         return False
     return True

@@ -19,6 +19,7 @@ import aiohttp
 from yarl import URL
 
 from heterotrain_operator.clusters.kube.api_server.gateway import JOB_KIND, Gateway, GatewayError
+from heterotrain_operator.controller.short_documents import RefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -155,10 +156,13 @@ class Watches:
         config = aiohttp.TraceConfig()
 
         async def end(session: Any, context: Any, params: aiohttp.TraceRequestEndParams) -> None:
-            self.answered(params.url, params.response.status)
+            self.answered(params.url, getattr(params.response, "refused", 0) or params.response.status)
 
         async def fail(session: Any, context: Any, params: aiohttp.TraceRequestExceptionParams) -> None:
-            self.unanswered(params.url, params.exception)
+            if isinstance(params.exception, RefusedError):
+                self.answered(params.url, params.exception.status)
+            else:
+                self.unanswered(params.url, params.exception)
 
         config.on_request_end.append(end)
         config.on_request_exception.append(fail)

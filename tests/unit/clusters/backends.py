@@ -67,7 +67,7 @@ class OnKubernetes:
         return self._world.look()
 
     def act(self, decision: Decision, memory: Remembered) -> None:
-        self._world.cluster.act(decision, memory)
+        self._world.act(decision, memory)
 
     def settle(self) -> None:
         self._world.end_pods()

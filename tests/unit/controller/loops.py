@@ -23,7 +23,6 @@ class Rounds:
     forgotten: int = 0
     closed: bool = False
     ended: int = 0
-    size: int = 0
 
     async def once(
         self, body: Mapping[str, Any], pods: Sequence[PodFacts], versions: Collection[str], in_thread: InThread
@@ -35,7 +34,7 @@ class Rounds:
         if isinstance(event, asyncio.Event):
             await event.wait()
         if isinstance(event, threading.Event):
-            await in_thread(event.wait, 10)
+            await in_thread(event.wait, 10, many=body["metadata"]["name"].startswith("many"))
             assert not self.closed, "closed under way"
             self.ended += 1
             return 1000.0
@@ -56,6 +55,7 @@ class World:
         self.pods: dict[Key, list[PodFacts]] = {}
         self.versions: dict[Key, set[str]] = {}
         self.failures: list[str] = []
+        self.over: list[tuple[Key, str]] = []
         self.scripts: list[list[Any]] = []
         self.made: list[Rounds] = []
         self.controller = Controller(
@@ -64,6 +64,7 @@ class World:
             pods_of=lambda key: self.pods.get(key, []),
             plan_versions_of=lambda key: self.versions.get(key, set()),
             failed=self.failures.append,
+            over=lambda key, uid: self.over.append((key, uid)),
         )
 
     def _make(self) -> JobRounds:

@@ -14,12 +14,7 @@ from heterotrain_operator.clusters.kube.api_server.gateway import GatewayError, 
 from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts
 from heterotrain_operator.controller import supervisor as controller
-from heterotrain_operator.controller.supervisor import (
-    GREATEST_FAILURE_SECONDS,
-    IDLE_SECONDS,
-    LARGE_WORKERS,
-    MAX_THREADS,
-)
+from heterotrain_operator.controller.supervisor import GREATEST_FAILURE_SECONDS, IDLE_SECONDS, MANY_EACH, MAX_THREADS
 from unit.controller.loops import World, settled, until
 
 pytestmark = pytest.mark.asyncio
@@ -98,7 +93,7 @@ async def test_job_that_was_deleted_unnoticed_ends_its_loop(world: World) -> Non
     world.scripts = [[JobGoneError("gone")]]
     world.saw(A)
     await until(lambda: world.made[0].closed)
-    assert world.failures == []
+    assert (world.failures, world.over) == ([], [(A, "1")])
 
 
 async def test_metrics_that_do_not_come_are_not_waited_for_at_the_end(world: World) -> None:
@@ -123,6 +118,7 @@ async def test_job_of_the_same_name_begins_when_all_earlier_ones_have_ended(worl
     busy.set()
     await until(lambda: world.made[2].looks)
     assert [each.closed for each in world.made[::2]] == [True, False]
+    assert world.over == [(A, "1"), (A, "2")]
     assert world.made[1].looks == []
 
 
@@ -268,14 +264,10 @@ async def test_one_namespace_cannot_hold_all_threads(world: World) -> None:
     await until(lambda: all(rounds.ended for rounds in world.made))
 
 
-async def test_large_jobs_of_many_namespaces_leave_threads_for_others(world: World) -> None:
+async def test_many_requests_of_any_jobs_leave_threads_for_the_rounds_of_others(world: World) -> None:
     busy, at_once = threading.Event(), threading.Event()
     at_once.set()
-    theirs = [(f"team-{number}", "large") for number in range(2 * MAX_THREADS)]
-    world.pods |= {
-        (space, name): [PodFacts(f"p-{n}", f"u-{n}", space, name, "x", n, owner_uid="1") for n in range(LARGE_WORKERS)]
-        for space, name in theirs
-    }
+    theirs = [(f"team-{number}", "many") for number in range(2 * MAX_THREADS)]
     world.scripts = [[busy] for _ in theirs] + [[at_once]]
     try:
         for key in (*theirs, A):
@@ -308,18 +300,31 @@ async def test_namespace_rests_after_what_was_costly_and_others_go_on(
     await until(lambda: world.made[1].ended == 2 and len(world.made[0].looks) == 2)
     await settled()
     assert world.made[0].ended == 1
+    assert set(world.controller._resting) == {"team-b"}, "who does not rest any more is not remembered"
 
 
-async def test_large_jobs_of_namespaces_that_rest_do_not_keep_another_from_its_rounds(
+async def test_one_namespace_of_many_jobs_does_not_keep_the_many_requests_of_another_waiting(world: World) -> None:
+    busy, at_once = threading.Event(), threading.Event()
+    at_once.set()
+    theirs = [("team-b", f"many-{number}") for number in range(2 * MAX_THREADS)]
+    world.scripts = [[busy] for _ in theirs] + [[at_once]]
+    try:
+        for key in (*theirs, ("team-a", "many")):
+            world.saw(key)
+        await until(lambda: world.made[-1].ended)
+        assert not any(rounds.ended for rounds in world.made[:-1])
+    finally:
+        busy.set()
+    await until(lambda: all(rounds.ended for rounds in world.made))
+
+
+async def test_many_requests_of_namespaces_that_rest_do_not_keep_those_of_another_waiting(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = threading.Event()
     ready.set()
-    theirs = [(f"team-{number % 4}", f"large-{number}") for number in range(MAX_THREADS)]
-    world.pods |= {
-        (space, name): [PodFacts(f"p-{n}", f"u-{n}", space, name, "x", n, owner_uid="1") for n in range(LARGE_WORKERS)]
-        for space, name in (*theirs, A)
-    }
+    ours = ("team-a", "many")
+    theirs = [(f"team-{number % 4}", f"many-{number}") for number in range(MAX_THREADS)]
 
     def timed(spent: list[float], work: Any, *arguments: Any) -> Any:
         spent.append(1000.0)
@@ -329,12 +334,12 @@ async def test_large_jobs_of_namespaces_that_rest_do_not_keep_another_from_its_r
     world.scripts = [[ready, ready] for _ in theirs] + [[ready]]
     for key in theirs:
         world.saw(key)
-    await until(lambda: sum(rounds.ended for rounds in world.made) >= MAX_THREADS // 2)
+    await until(lambda: sum(rounds.ended for rounds in world.made) >= 4 * MANY_EACH)
     for key in theirs:
         world.controller.woke(key)
     await until(lambda: all(rounds.looks for rounds in world.made))
     await settled()
-    world.saw(A)
+    world.saw(ours)
     await until(lambda: world.made[-1].ended)
 
 

@@ -119,7 +119,7 @@ def test_thousand_workers_under_a_quota_cost_few_refusals_and_one_event(api: Api
     tries = quota(api, 100)
     world.round()
     assert len(api.names("pods")) == 100
-    assert len(tries) <= 64, "those of one doubling batch"
+    assert len(tries) <= 16, "those of one go"
     for _ in range(5):
         tries.clear()
         world.round(11)
@@ -157,7 +157,7 @@ def test_events_are_of_their_job_and_cut_short_and_a_lost_one_stops_nothing(worl
     world.round()
     assert (world.status["phase"], world.events) == ("Created", [])
     api.refuse = lambda *_: None
-    world.cluster.act(Decision("Created", "x", events=(Event("Warning", "Odd", "m" * 2000),)), Remembered.initial())
+    world.act(Decision("Created", "x", events=(Event("Warning", "Odd", "m" * 2000),)), Remembered.initial())
     event = api.the("events", api.names("events")[0])
     assert (event["involvedObject"]["uid"], event["type"], len(event["message"])) == (world.uid, "Warning", 1024)
 
@@ -167,7 +167,7 @@ def test_pod_with_a_short_grace_is_deleted_with_it_unless_its_own_is_shorter(wor
     usual = dict(zip(NAMES, (30.0, 30.0, 2.0), strict=True))
     world.look(pods=[replace(pod, grace_seconds=usual[pod.name]) for pod in world.pods])
     _, second, third = NAMES
-    world.cluster.act(Decision("Running", "why", delete=NAMES, short_grace=(second, third)), Remembered.initial())
+    world.act(Decision("Running", "why", delete=NAMES, short_grace=(second, third)), Remembered.initial())
     bodies = {name: body for verb, kind, name, body in api.writes if (verb, kind) == ("delete", "pods")}
     assert [bodies[name].get("gracePeriodSeconds") for name in NAMES] == [None, 5, None]
 
@@ -188,7 +188,7 @@ def test_pod_of_another_identity_is_not_deleted(world: World, api: ApiServer) ->
     world.train()
     shown = [replace(pod, uid="an earlier one") for pod in world.pods]
     world.look(pods=shown)
-    world.cluster.act(Decision("Restarting", "why", delete=(LEADER,)), Remembered.initial())
+    world.act(Decision("Restarting", "why", delete=(LEADER,)), Remembered.initial())
     assert LEADER in api.names("pods")
 
 

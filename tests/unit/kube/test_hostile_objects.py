@@ -19,7 +19,7 @@ from heterotrain_operator.api.generate.crd import custom_resource_definition
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY, PACKED_MEMORY_KEY, PLAN_KEY
 from heterotrain_operator.clusters.kube.objects.plan_map import build_plan_map, read_plan_map
 from heterotrain_operator.clusters.kube.observe.pod_facts import NO_INDEX, pod_facts, short_pod, worker_seen
-from heterotrain_operator.clusters.kube.status.job_status import invalid_status, next_status, outcome_in
+from heterotrain_operator.clusters.kube.status.job_status import invalid, next_status, outcome_in, refused_status
 from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
 from hostile import ODD_TEXT, spoilt, spoilt_text
 from kube_server.api_server import Document, merged
@@ -68,7 +68,7 @@ def test_any_status_is_gone_on_from_and_what_follows_the_cluster_takes(found: An
     admitted(known)
     outcome_in(known)
     admitted(checked(next_status(known, JOB, training(), decision(), MEMORY, NOW)))
-    admitted(invalid_status(found, 4, [Problem("spec", "x")], NOW))
+    admitted(refused_status(found, 4, invalid([Problem("spec", "x")]), NOW))
 
 
 PLAN = Plan(7, 2, "step", (Member("digits-small-0", "u1", "10.0.0.7:29500", "small", 192),))

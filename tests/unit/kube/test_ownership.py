@@ -109,7 +109,7 @@ def test_pods_that_went_with_their_job_do_not_come_back(world: World, api: ApiSe
     world.cluster.observe(Watched(body, world.parsed(body), (), ()))
     api.writes.clear()
     with pytest.raises(JobGoneError, match="team-a/digits"):
-        world.cluster.act(Decision("Restarting", "a worker vanished", create=create), Remembered.initial())
+        world.act(Decision("Restarting", "a worker vanished", create=create), Remembered.initial())
     assert written(api, "pods", "services", "secrets") == []
 
 

@@ -33,7 +33,7 @@ from heterotrain_operator.core.prediction.noise import Variation
 from heterotrain_operator.core.prediction.relapses import Relapses
 from heterotrain_operator.core.prediction.step_time import StepTime
 from heterotrain_operator.core.prediction.throughput_cap import ThroughputCap
-from heterotrain_operator.core.remembered.job import RestartBudget
+from heterotrain_operator.core.remembered.job import Outcome, RestartBudget
 from heterotrain_operator.core.remembered_worker import RememberedWorker, key_of
 from heterotrain_operator.core.state import Remembered
 from kube_server.api_server import ApiServer, StatusError
@@ -60,7 +60,7 @@ def test_memory_that_holds_what_only_a_failure_teaches_is_written(world: World, 
     memory = Remembered.from_json(stored(api, MEMORY_KEY))
     small = MemoryUse(guessed_batch=7)
     workers = tuple(each._replace(memory_use=small) for each in memory.workers)
-    world.cluster.act(decision, replace(memory, workers=workers))
+    world.act(decision, replace(memory, workers=workers))
     assert len(written(api, "configmaps")) == 1
 
 
@@ -144,34 +144,38 @@ def test_write_whose_answer_was_lost_is_found_and_not_repeated(world: World, api
 
     api.refuse = lose_the_answer
     with pytest.raises(GatewayError, match="too late"):
-        world.cluster.act(Decision("Running", "faster", plan=after), memory)
+        world.act(Decision("Running", "faster", plan=after), memory)
     api.refuse = lambda *_: None
     seen, remembered = world.look()
     assert (seen.plan, remembered) == (after, memory)
 
 
+@pytest.mark.parametrize("answered", [True, False])
 @pytest.mark.parametrize("writes_plan", [True, False])
-def test_plan_that_somebody_changed_just_before_a_write_is_not_believed(
-    world: World, api: ApiServer, writes_plan: bool
+def test_plan_and_memory_that_somebody_changed_just_before_a_write_are_not_believed(
+    world: World, api: ApiServer, writes_plan: bool, answered: bool
 ) -> None:
     plan = world.train()
     foreign = replace(plan, version=7, holds=True)
+    theirs = Remembered(outcome=Outcome("Failed", world.now, "x", "theirs"), budget=RestartBudget(restarts=9))
 
     def be_first(verb: str, plural: str, name: str) -> None:
         if plural == "configmaps" and verb == "patch":
             api.refuse = lambda *_: None
-            api.change("configmaps", name, {"data": {PLAN_KEY: foreign.to_json()}})
+            api.change("configmaps", name, {"data": {PLAN_KEY: foreign.to_json(), MEMORY_KEY: theirs.to_json()}})
+            if not answered:
+                raise StatusError(504, "Timeout", "too late")
 
     api.refuse = be_first
     world.look()
     after = replace(plan, version=plan.version + 1) if writes_plan else None
     memory = Remembered(plan_version=(after or plan).version, budget=RestartBudget(restarts=1))
-    with pytest.raises(PlanConflictError):
-        world.cluster.act(Decision("Running", "faster", plan=after), memory)
+    with pytest.raises(PlanConflictError if answered else GatewayError):
+        world.act(Decision("Running", "faster", plan=after), memory)
     seen, remembered = world.look()
-    assert (seen.plan, remembered and remembered.plan_version) == (replace(plan, version=8), 8), (
-        "our own, under a greater number"
-    )
+    assert remembered is not None
+    assert (seen.plan, remembered.plan_version) == (replace(plan, version=8), 8), "our own, under a greater number"
+    assert (remembered.outcome, remembered.budget.restarts) == (Outcome(), 0)
 
 
 def test_plan_changed_while_a_place_is_open_is_written_anew_without_a_restart(world: World, api: ApiServer) -> None:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 LAST_WORDS = '{"finished": true, "step": 150, "message": "", "leader": %s}'
 
 
-async def in_this_thread(blocking: Callable[..., T], /, *arguments: Any) -> T:
+async def in_this_thread(blocking: Callable[..., T], /, *arguments: Any, many: bool = False) -> T:
     return blocking(*arguments)
 
 
@@ -232,6 +232,35 @@ def test_refusal_of_what_a_job_needs_is_in_its_status(job: Steered, api: ApiServ
     assert len(api.names("pods")) == 3
 
 
+@pytest.mark.parametrize(
+    ("verb", "plural", "group"), [("patch", "configmaps", ""), ("create", "pods", ""), ("patch", "services", "x.io")]
+)
+def test_right_that_is_taken_away_is_named_and_noticed_when_it_is_back(
+    job: Steered, api: ApiServer, verb: str, plural: str, group: str
+) -> None:
+    job.train()
+    job.world.workers.follow(job.world.plan)
+    job.look()
+    who = f'User "operator" cannot {verb} resource "{plural}" in API group "{group}" in the namespace "team-a"'
+    api.refuse = refusing(verb, plural, 403, f"{plural} is forbidden: {who}")
+    for name in NAMES:
+        api.change("pods", name, {"status": {"phase": "Failed"}})
+    for _ in range(4):
+        with contextlib.suppress(GatewayError):
+            job.look(20)
+        job.world.end_pods()
+    right = f"the operator lacks the right to {verb} {'.'.join(filter(None, (plural, group)))} in namespace team-a"
+    assert right in job.world.status["reason"]
+    conditions = {each["type"]: each for each in job.world.status["conditions"]}
+    assert "Invalid" not in conditions
+    assert plural != "configmaps" or conditions["Degraded"]["reason"] == "RightMissing"
+    api.refuse = lambda verb, kind, name: None
+    job.look(20)
+    job.look(20)
+    assert "lacks the right" not in str(job.world.status)
+    assert len(api.names("pods")) == 3
+
+
 def test_job_begins_with_what_a_former_one_of_its_name_has_learned(
     steer: Callable[..., Steered], api: ApiServer
 ) -> None:
@@ -279,22 +308,91 @@ def test_earlier_job_of_the_same_name_is_waited_for_without_a_word(job: Steered,
     assert api.writes == []
 
 
-def test_many_pods_are_deleted_in_goes_between_which_the_thread_is_others(
+def test_many_pods_are_created_and_deleted_in_goes_between_which_the_thread_is_others(
     steer: Callable[..., Steered], api: ApiServer
 ) -> None:
     job = steer(**{**SCALED, "replicas": 40})
-    job.look()
-    assert len(api.names("pods")) == 40
-    api.change("heterotrainingjobs", "digits", {"spec": {"runPolicy": {"suspend": True}}})
-    goes: list[int] = []
 
-    async def counting(blocking: Callable[..., T], /, *arguments: Any) -> T:
-        before = len(api.names("pods"))
-        done = blocking(*arguments)
-        goes.append(before - len(api.names("pods")))
-        return done
+    def goes() -> list[int]:
+        """By how many pods there are more after each go of a round."""
+        found: list[int] = []
+
+        async def counting(blocking: Callable[..., T], /, *arguments: Any, many: bool = False) -> T:
+            before = len(api.names("pods"))
+            done = blocking(*arguments)
+            more = len(api.names("pods")) - before
+            assert many or not more
+            found.append(more)
+            return done
+
+        metadata = {"metadata": job.world.body["metadata"]}
+        asyncio.run(job.rounds.once(metadata, job.world.pods, job.world.versions, counting))
+        return [more for more in found if more]
+
+    assert goes() == [1, 2, 4, 8, 16, 9]
+    assert job.world.events == ["SuccessfulCreatePod"]
+    api.change("heterotrainingjobs", "digits", {"spec": {"runPolicy": {"suspend": True}}})
+    assert goes() == [-16, -16, -8]
+    assert job.world.status["phase"] == "Suspended"
+
+
+def test_decision_that_met_a_conflict_leaves_nothing_to_be_done_but_deliveries(job: Steered, api: ApiServer) -> None:
+    job.train()
+    api.writes.clear()
+    api.refuse = refusing("patch", "configmaps", 409)
+    api.change("pods", NAMES[1], {"status": {"phase": "Failed"}})
+    for _ in range(3):
+        assert job.look(6) == ANNOUNCED.busy_seconds
+    assert {write[:2] for write in api.writes} == {("patch", "pods")}
+
+
+@pytest.mark.parametrize("dies_at", [1, 2, 4])
+def test_operator_that_dies_while_it_creates_and_before_the_status_is_gone_on_from(
+    steer: Callable[..., Steered], api: ApiServer, dies_at: int
+) -> None:
+    job = steer()
+
+    class Killed(BaseException):
+        pass
+
+    async def dying(blocking: Callable[..., T], /, *arguments: Any, many: bool = False) -> T:
+        nonlocal dies_at
+        dies_at -= many
+        if not dies_at:
+            raise Killed
+        return blocking(*arguments)
 
     metadata = {"metadata": job.world.body["metadata"]}
-    asyncio.run(job.rounds.once(metadata, job.world.pods, job.world.versions, counting))
-    assert [gone for gone in goes if gone] == [16, 16, 8]
-    assert job.world.status["phase"] == "Suspended"
+    with contextlib.suppress(Killed):
+        asyncio.run(job.rounds.once(metadata, job.world.pods, job.world.versions, dying))
+    for _ in range(2):
+        job.restart_operator()
+        job.look(10)
+    created = [write[2] for write in api.writes if write[:2] == ("create", "pods")]
+    assert sorted(created) == sorted(NAMES)
+    job.world.run_pods()
+    job.world.workers.wait(*NAMES)
+    api.refuse = refusing("write", "heterotrainingjobs", 500)
+    with contextlib.suppress(GatewayError):
+        job.look()
+    api.refuse = lambda *_: None
+    plan = job.world.plan
+    job.restart_operator()
+    job.look()
+    assert (job.world.plan, job.world.status["planVersion"]) == (plan, plan.version)
+
+
+def test_pods_whose_finalizers_stay_end_the_job_in_time_and_are_named(job: Steered, api: ApiServer) -> None:
+    job.train()
+    job.world.workers.follow(job.world.plan)
+    job.look()
+    kept = {"deletionTimestamp": "2026-01-31T12:00:00Z", "finalizers": ["example.com/keeps"]}
+    for name in NAMES:
+        api.change("pods", name, {"status": {"phase": "Failed"}, "metadata": kept})
+    for _ in range(3):
+        job.look(20)
+    assert "waiting for digits-small-0, digits-small-1, digits-large-0 to go away" in job.world.status["reason"]
+    assert len(api.names("pods")) == 3
+    job.look(600)
+    assert job.world.status["phase"] == "Failed"
+    assert "did not go away within 600 s" in job.world.status["reason"]

@@ -13,7 +13,7 @@ from heterotrain_operator.api import Problem, to_core
 from heterotrain_operator.clusters.kube.act.report import FIGURES_SECONDS, Report, worth_writing
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.observe.watched import Watched
-from heterotrain_operator.clusters.kube.status.job_status import invalid_status, next_status
+from heterotrain_operator.clusters.kube.status.job_status import invalid, next_status, refused_status
 from heterotrain_operator.clusters.kube.status.schema import checked
 from heterotrain_operator.core.model import Condition, Decision, JobPhase, Seen
 from heterotrain_operator.core.remembered.members import Passage, Passages
@@ -98,13 +98,13 @@ PROBLEMS = (Problem("spec.batching.policy", "Greedy is not a known policy"), Pro
 
 
 def test_refusal_is_reported_once_and_goes_when_the_job_is_corrected() -> None:
-    first = invalid_status(None, 4, PROBLEMS, NOW)
+    first = refused_status(None, 4, invalid(PROBLEMS), NOW)
     assert (first["phase"], first["observedGeneration"], first["workers"]) == ("Invalid", 4, [])
     assert first["reason"] == "spec.batching.policy: Greedy is not a known policy; spec.training: is odd"
     assert condition(first, "Invalid")["message"] == first["reason"]
-    assert invalid_status(first, 4, PROBLEMS, NOW + 60) == first
+    assert refused_status(first, 4, invalid(PROBLEMS), NOW + 60) == first
     before = status()
-    edited = invalid_status(before, 4, PROBLEMS, NOW)
+    edited = refused_status(before, 4, invalid(PROBLEMS), NOW)
     assert (edited["phase"], edited["workers"], edited["conditions"][1:]) == (
         "Running",
         before["workers"],

@@ -184,7 +184,17 @@ class World:
         self.now += seconds
         done = self.loop.round(to_core(self.parsed(self.body)), self.watched(**late))
         assert done is not None, "somebody else wrote the plan"
+        self._go_on()
         return done.decision
+
+    def act(self, decision: Decision, memory: Remembered) -> None:
+        """Carry the decision out to its end."""
+        self.cluster.act(decision, memory)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self.cluster.unfinished:
+            self.cluster.go_on()
 
     def run_pods(self) -> None:
         """The kubelets start what was created."""

@@ -13,7 +13,7 @@ from typing import Any
 from heterotrain_operator.api import Problem
 from heterotrain_operator.clusters.kube.act.pods import Creation, Deletion, Protection
 from heterotrain_operator.clusters.kube.act.report import Report
-from heterotrain_operator.clusters.kube.api_server.gateway import JOB_KIND, Gateway, JobGoneError
+from heterotrain_operator.clusters.kube.api_server.gateway import JOB_KIND, Gateway, GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.objects.names import service_name
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError, check_owner
 from heterotrain_operator.clusters.kube.objects.protection import Peers
@@ -22,10 +22,12 @@ from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts, worker_seen
 from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.clusters.kube.plan_store import Delivery, PlanStore
-from heterotrain_operator.clusters.kube.status.job_status import outcome_in
+from heterotrain_operator.clusters.kube.status.job_status import hindered, invalid, outcome_in
 from heterotrain_operator.clusters.kube.status.schema import tolerated
 from heterotrain_operator.core.model import Decision, Event, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Remembered
+
+PLAN_RESTORED = Event("Warning", "PlanRestored", "somebody else had changed the plan; it is written again")
 
 
 class KubeCluster:
@@ -48,6 +50,7 @@ class KubeCluster:
         self._delivery = Delivery(gateway)
         self._report = Report(gateway)
         self._service_checked = False
+        self._decided: tuple[Decision, Remembered, bool] | None = None
 
     def may_lack_pods(self, watched: Watched) -> bool:
         """Whether a pod is not shown whose absence would be acted on, as far as that can be said without asking."""
@@ -71,17 +74,31 @@ class KubeCluster:
 
         Raises JobGoneError if it is no more, GatewayError if the API server fails.
         """
-        self._report.refuse(body, problems, self._clock())
+        self._report.refuse(body, invalid(problems), self._clock())
+
+    def forget_status(self) -> None:
+        """It is read again before the next observation."""
+        self._report = Report(self._gateway)
+
+    def hinder(self, body: Mapping[str, Any], error: GatewayError) -> None:
+        """Say in the job's status what the API server refuses. Raises as `refuse`."""
+        self._report.refuse(body, hindered(error), self._clock())
 
     @property
     def unfinished(self) -> bool:
-        """Whether what was decided takes more requests than one go may have."""
-        return self._deletion.unfinished or self._delivery.unfinished
+        """Whether requests are left of what was decided: those whose number grows with the job's workers."""
+        return self._delivery.unfinished or self._deletion.unfinished or self._creation.unfinished
 
     def go_on(self) -> None:
-        """Some of these requests more. Raises GatewayError."""
-        self._delivery.deliver(self._watched.namespace)
-        self._deletion.go_on()
+        """Some of these requests, and the report after the last. Raises GatewayError, JobGoneError."""
+        if self._delivery.unfinished:
+            self._delivery.deliver(self._watched.namespace)
+        elif self._deletion.unfinished:
+            self._deletion.go_on()
+        else:
+            self._creation.go_on()
+        if self._decided is not None and not self.unfinished:
+            self._finish(*self._decided)
 
     # --- the port -------------------------------------------------------------------------------------------
 
@@ -91,6 +108,9 @@ class KubeCluster:
         Raises GatewayError, or NameTakenError if something else has the name of the plan's ConfigMap or the Service.
         """
         self._take_in(watched)
+        self._decided = None  # what is left of a decision that failed is the next one's to name
+        self._deletion.forget()
+        self._creation.forget()
         stored = self._plans.read(watched.job, watched.uid)
         self._check_service(watched)
         now = self._clock()
@@ -114,30 +134,36 @@ class KubeCluster:
         """Carry out a decision; what is done already is not done again.
 
         Raises PlanConflictError if plan or memory changed since `observe`, JobGoneError if the job is no more,
-        GatewayError if the API server fails. Of many deletions and deliveries some are left to `go_on`.
+        GatewayError if the API server fails. What grows with the job's workers is left to `go_on`, and so is the report
+        then.
         """
-        watched, seen, now = self._watched, self._seen, self._clock()
+        watched, seen = self._watched, self._seen
         if decision.create:
             # What is missing may be so because the job was deleted: the watch of its pods can be ahead of its own.
             self._gateway.check_job(watched.body)
         restored = self._plans.restored
         self._plans.write(watched.job, watched.uid, decision.plan, memory)
         if decision.plan is not None:
-            self._delivery.published(decision.plan, seen.plan, now)
-        self._delivery.deliver(watched.namespace)
-        self._deletion.carry_out(decision, self._pods.present)
-        events = self._creation.carry_out(decision, watched, self._pods.present)
-        if restored:
-            events = [
-                Event("Warning", "PlanRestored", "somebody else had changed the plan; it is written again"),
-                *events,
-            ]
-        self._report.record(watched, events, now)
-        self._report.write(watched, seen, decision, memory=memory, now=now)
-        if decision.remove_job and not self._gateway.delete(JOB_KIND, watched.namespace, watched.name, uid=watched.uid):
-            raise JobGoneError(f"job {watched.namespace}/{watched.name} is gone")
+            self._delivery.published(decision.plan, seen.plan, self._clock())
+        self._deletion.begin(decision, self._pods.present)
+        self._creation.begin(decision, watched, self._pods.present)
+        self._decided = decision, memory, restored
+        if not self.unfinished:
+            self._finish(*self._decided)
 
     # --- inside ---------------------------------------------------------------------------------------------
+
+    def _finish(self, decision: Decision, memory: Remembered, restored: bool) -> None:
+        """Say what was done; `restored`: the plan is our own again."""
+        self._decided = None
+        watched, now = self._watched, self._clock()
+        events = self._creation.finish()
+        if restored:
+            events.insert(0, PLAN_RESTORED)
+        self._report.record(watched, events, now)
+        self._report.write(watched, self._seen, decision, memory=memory, now=now)
+        if decision.remove_job and not self._gateway.delete(JOB_KIND, watched.namespace, watched.name, uid=watched.uid):
+            raise JobGoneError(f"job {watched.namespace}/{watched.name} is gone")
 
     def _take_in(self, watched: Watched) -> None:
         """Sort what the watches show; to do so again changes nothing."""

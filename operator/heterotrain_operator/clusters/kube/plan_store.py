@@ -46,7 +46,8 @@ class PlanStore:
         self._own: tuple[Plan, ...] = ()
         self.restored = False
         """Whether the plan that was read is our own in place of somebody else's, and is to be written."""
-        self._in_doubt = False
+        self._in_doubt: Remembered | None = None
+        """The memory of a write that had no answer, as it would be read."""
 
     @property
     def plan(self) -> Plan | None:
@@ -75,11 +76,11 @@ class PlanStore:
         stored = read_plan_map(body)
         for problem in filter(None, (stored.plan_problem, stored.memory_problem)):
             logger.warning("ConfigMap %s/%s: %s", namespace, name, problem)
-        # This process still has a memory that somebody took away or damaged. After a write of ours with no answer the
-        # stored one counts, for the write may have succeeded.
-        if self.memory is None or (self._in_doubt and stored.memory is not None):
+        # This process still has a memory that somebody took away, damaged or changed. After a write of ours with no
+        # answer the stored one counts if it is what was sent: then the write has succeeded.
+        if self.memory is None or (stored.memory is not None and stored.memory == self._in_doubt):
             self.memory = stored.memory
-        self._written, self._in_doubt = stored.memory, False
+        self._written, self._in_doubt = stored.memory, None
         if self._own and stored.plan is not None and stored.plan not in self._own:
             logger.warning("ConfigMap %s/%s: %s: somebody else has changed it", namespace, name, PLAN_KEY)
             stored = replace(stored, plan=self._restored(stored.plan))
@@ -142,10 +143,10 @@ class PlanStore:
             else:
                 written = self._gateway.create(body)
         except GatewayError as error:
-            # It may have been written all the same, or by somebody who took over and knows more.
-            self._stored, self._in_doubt = None, True
+            self._stored = None
             if isinstance(error, ConflictError):
                 raise PlanConflictError(str(error)) from error
+            self._in_doubt = read_plan_map(body).memory
             raise
         self._stored = replace(read_plan_map(written), plan=plan)
         if plan is not None:

@@ -1,8 +1,8 @@
 """Pods that a decision creates and deletes, with what they need beforehand, and what is remembered of refusals.
 
-Many are created as the controller of Kubernetes' own Jobs does: one, two, four, eight ... side by side, as long as none
-is refused. What refuses one pod will mostly refuse the next: under a quota of a hundred, a thousand workers cost one
-refusal a try.
+Both go on in bounded goes, between which the thread is others'. Pods are created as the controller of Kubernetes' own
+Jobs does: one, two, four, eight ... side by side, as long as none is refused. What refuses one pod will mostly refuse
+the next: under a quota of a hundred, a thousand workers cost one refusal a try.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from heterotrain import contract
@@ -24,6 +24,7 @@ from heterotrain_operator.clusters.kube.api_server.gateway import (
     ConflictError,
     Gateway,
     GatewayError,
+    missing_right,
 )
 from heterotrain_operator.clusters.kube.objects.names import secret_name
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError, check_owner, controller_uid
@@ -48,37 +49,6 @@ class Refusal:
 
     why: str
     concerns: Literal["all", "group", "pod"]
-
-
-def create_slowly(
-    keys: Sequence[WorkerKey], create: Callable[[WorkerKey], Refusal | None]
-) -> tuple[dict[str, Refusal], tuple[str, ...]]:
-    """Create workers. Returns by name those that were refused, and the names of those that were not tried after that.
-
-    Raises what `create` raises, once what is under way is done.
-    """
-    refused: dict[str, Refusal] = {}
-    skipped: list[str] = []
-    groups: set[str] = set()
-    with ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="create") as threads:
-        for batch in _doubling(keys):
-            if any(refusal.concerns == "all" for refusal in refused.values()):
-                skipped += [key.name for key in batch]
-                continue
-            tried = [key for key in batch if key.group not in groups]
-            skipped += [key.name for key in batch if key.group in groups]
-            for key, refusal in zip(tried, threads.map(create, tried), strict=True):
-                if refusal is not None:
-                    refused[key.name] = refusal
-                    groups |= {key.group} if refusal.concerns == "group" else set()
-    return refused, tuple(skipped)
-
-
-def _doubling(keys: Sequence[WorkerKey]) -> Iterator[Sequence[WorkerKey]]:
-    begin, size = 0, 1
-    while begin < len(keys):
-        yield keys[begin : begin + size]
-        begin, size = begin + size, 2 * size
 
 
 class Protection:
@@ -137,6 +107,34 @@ _FIGURE = re.compile(r"\d+")
 """What differs between two refusals of the same kind, as by how much a quota is exceeded."""
 
 
+@dataclass(slots=True)
+class _Wanted:
+    """What one decision wants created: `left` are to be tried still, the next `together` of them side by side, and
+    `tried` and `skipped` are those that were refused, and not tried after that.
+    """
+
+    decision: Decision
+    watched: Watched
+    present: Collection[str]
+    left: list[WorkerKey]
+    number: int
+    together: int = 0
+    tried: dict[str, Refusal] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+
+    def skip(self) -> None:
+        """Try nobody whom an earlier refusal concerns."""
+        everybody = any(refusal.concerns == "all" for refusal in self.tried.values())
+        groups = {key.group for key in self.decision.create if self._concerns_group(key.name)}
+        kept = [] if everybody else [key for key in self.left if key.group not in groups]
+        names = {key.name for key in kept}
+        self.skipped += [key.name for key in self.left if key.name not in names]
+        self.left = kept
+
+    def _concerns_group(self, name: str) -> bool:
+        return name in self.tried and self.tried[name].concerns == "group"
+
+
 class Creation:
     """Creates one job's pods. `refused` are those that the last decision wanted and did not get, and why."""
 
@@ -145,26 +143,51 @@ class Creation:
         self._protection = protection
         self.refused: Mapping[str, str] = {}
         self._reported: frozenset[str] = frozenset()
+        self._wanted: _Wanted | None = None
 
-    def carry_out(self, decision: Decision, watched: Watched, present: Collection[str]) -> list[Event]:
-        """Create what the decision names and is not `present`. Returns the decision's events, with what was done in
-        them, and one for each new reason for which pods are refused.
-
-        Raises GatewayError.
-        """
-        if not decision.create:
-            return list(decision.events)
+    def begin(self, decision: Decision, watched: Watched, present: Collection[str]) -> None:
+        """Take what the decision names and is not `present`; nothing is sent yet."""
         absent = [key for key in decision.create if key.name not in present]
-        unfit, skipped = self._prepare(watched, present), tuple[str, ...]()
-        if unfit:
-            refusals = {key.name: Refusal(unfit, "all") for key in absent}
+        self._wanted = _Wanted(decision, watched, present, absent, len(absent))
+
+    def forget(self) -> None:
+        """Create nothing that is left."""
+        self._wanted = None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether pods are left to be created."""
+        return self._wanted is not None and bool(self._wanted.left)
+
+    def go_on(self) -> None:
+        """Create some of those that are left, or what they need beforehand. Raises GatewayError."""
+        wanted, self._wanted = self._wanted, None  # after a failure the next decision names those that are left
+        assert wanted is not None
+        if not wanted.together:
+            unfit = self._prepare(wanted.watched, wanted.present)
+            wanted.tried = {key.name: Refusal(unfit, "all") for key in wanted.left if unfit}
+            wanted.left = [] if unfit else wanted.left
+            wanted.together = 1
         else:
-            refusals, skipped = create_slowly(
-                absent, lambda key: self._create(watched, key, beside_training=decision.beside_training)
-            )
-        after = f"not tried after the refusal of {next(iter(refusals), '')}"
-        self.refused = {name: refusal.why for name, refusal in refusals.items()} | dict.fromkeys(skipped, after)
-        return [*self._as_done(decision), *self._reasons(refusals, wanted=len(absent))]
+            batch, wanted.left = wanted.left[: wanted.together], wanted.left[wanted.together :]
+            with ThreadPoolExecutor(min(MAX_AT_ONCE, len(batch)), thread_name_prefix="create") as threads:
+                for key, refusal in zip(batch, threads.map(lambda key: self._create(wanted, key), batch), strict=True):
+                    if refusal is not None:
+                        wanted.tried[key.name] = refusal
+            wanted.skip()
+            wanted.together = min(2 * wanted.together, REQUESTS_AT_ONCE)
+        self._wanted = wanted
+
+    def finish(self) -> list[Event]:
+        """The decision's events, with what was done in them, and one for each new reason for which pods are refused."""
+        wanted, self._wanted = self._wanted, None
+        assert wanted is not None and not wanted.left
+        if not wanted.decision.create:
+            return list(wanted.decision.events)
+        after = f"not tried after the refusal of {next(iter(wanted.tried), '')}"
+        self.refused = {name: refusal.why for name, refusal in wanted.tried.items()}
+        self.refused |= dict.fromkeys(wanted.skipped, after)
+        return [*self._as_done(wanted.decision), *self._reasons(wanted.tried, wanted=wanted.number)]
 
     def _as_done(self, decision: Decision) -> list[Event]:
         """The decision's events; of pods that were to be created only what was."""
@@ -199,15 +222,16 @@ class Creation:
         except GatewayError as error:
             if error.status not in REFUSALS:
                 raise
-            return str(error)
+            return missing_right(error) or str(error)
         return ""
 
-    def _create(self, watched: Watched, key: WorkerKey, *, beside_training: bool) -> Refusal | None:
+    def _create(self, wanted: _Wanted, key: WorkerKey) -> Refusal | None:
         """Why the pod is refused; None if it is there now. For several threads.
 
         It is not applied: a pod of an earlier job, which still trains or ends, would become this job's worker.
         """
-        secret = self._protection.secret
+        watched, secret = wanted.watched, self._protection.secret
+        beside_training = wanted.decision.beside_training
         pod = build_pod(watched.job, watched.uid, key, secret=secret, beside_training=beside_training)
         try:
             self._gateway.create(pod)
@@ -222,7 +246,7 @@ class Creation:
         except GatewayError as error:
             if error.status not in REFUSALS:
                 raise
-            return Refusal(str(error), "all" if error.status == FORBIDDEN else "group")
+            return Refusal(missing_right(error) or str(error), "all" if error.status == FORBIDDEN else "group")
         return None
 
 
@@ -248,8 +272,8 @@ class Deletion:
         self._forced: set[str] = set()
         self._due: list[tuple[PodFacts, int | None, set[str]]] = []
 
-    def carry_out(self, decision: Decision, pods: Mapping[str, PodFacts]) -> None:
-        """Delete what the decision names of the `pods`, which are by name, or begin to. Raises GatewayError.
+    def begin(self, decision: Decision, pods: Mapping[str, PodFacts]) -> None:
+        """Take what the decision names of the `pods`, which are by name; nothing is sent yet.
 
         A `deletecollection` would not do: its selector cannot name the job that a pod belongs to.
         """
@@ -261,7 +285,10 @@ class Deletion:
         self._due = [(p, _grace_seconds(p, decision), self.asked) for p in named if p.deleting_since is None]
         self._due += [(p, 0, self._forced) for p in forced]
         self._due = [due for due in self._due if due[0].uid not in due[2]]
-        self.go_on()
+
+    def forget(self) -> None:
+        """Delete nothing that is left."""
+        self._due = []
 
     @property
     def unfinished(self) -> bool:

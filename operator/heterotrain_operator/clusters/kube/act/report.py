@@ -11,14 +11,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from heterotrain.contract import PHASE_TRAINING
-from heterotrain_operator.api import Problem
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.objects.names import FIELD_MANAGER
 from heterotrain_operator.clusters.kube.observe.watched import Watched
-from heterotrain_operator.clusters.kube.status.job_status import invalid_status, next_status
+from heterotrain_operator.clusters.kube.status.job_status import next_status, refused_status
 from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
 from heterotrain_operator.clusters.kube.status.worker_status import PAUSE_PHASES, Entry
-from heterotrain_operator.core.model import Decision, Event, Seen
+from heterotrain_operator.core.model import Condition, Decision, Event, Seen
 from heterotrain_operator.core.state import Remembered
 
 FIGURES_SECONDS = 30.0
@@ -139,14 +138,14 @@ class Report:
             self._written = status
             self._known = tolerated(status or {})
 
-    def refuse(self, body: Mapping[str, Any], problems: Sequence[Problem], now: float) -> None:
+    def refuse(self, body: Mapping[str, Any], why: Condition, now: float) -> None:
         """Say in the job's status why nothing is done about it; `now` in Unix seconds.
 
         Raises JobGoneError if it is no more, GatewayError if the API server fails.
         """
         metadata = body["metadata"]
         before = self._written if self._written is not None else body.get("status")
-        status = invalid_status(before, metadata["generation"], problems, now)
+        status = refused_status(before, metadata["generation"], why, now)
         if status != before:
             self._gateway.write_status(metadata["namespace"], metadata["name"], metadata["uid"], status)
         self._written = self._known = status

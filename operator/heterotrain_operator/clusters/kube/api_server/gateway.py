@@ -6,6 +6,7 @@ all that a cluster serves takes dozens of requests, for the few kinds that are n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -33,6 +34,7 @@ __all__ = [
     "Gateway",
     "GatewayError",
     "JobGoneError",
+    "missing_right",
 ]
 
 JOB_KIND = "HeteroTrainingJob"
@@ -65,6 +67,23 @@ _RESOURCES = {
 """The path of each kind's API group, and its plural."""
 
 _MANAGED = {"fieldManager": FIELD_MANAGER}
+
+
+_RIGHT = re.compile(
+    r'cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
+    r'(?: in the namespace "(?P<namespace>[^"]+)")?'
+)
+"""Of the answer with which an API server says that RBAC grants something to nobody."""
+
+
+def missing_right(error: GatewayError) -> str:
+    """Which right the operator lacks, in words; empty if the refusal is for something else, such as a quota."""
+    found = _RIGHT.search(error.why) if error.status == FORBIDDEN else None
+    if found is None:
+        return ""
+    resource = ".".join(filter(None, (found["resource"], found["group"])))
+    where = f"in namespace {found['namespace']}" if found["namespace"] else "in all namespaces"
+    return f"the operator lacks the right to {found['verb']} {resource} {where}"
 
 
 class JobGoneError(Exception):

@@ -6,7 +6,7 @@ beside 5,000 pods took minutes of CPU time, and every pod's whole document was i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -42,6 +42,12 @@ class Index(Generic[V]):
         del self._of_job[key][uid]
         if not self._of_job[key]:
             del self._of_job[key]
+
+    def forget(self, key: Key, over: Callable[[V], bool]) -> None:
+        """Values of a job whose time is over; what the watches show of their objects after that is taken in again."""
+        for uid, value in list(self._of_job.get(key, {}).items()):
+            if over(value):
+                self.remove(uid)
 
     def of(self, key: Key) -> list[V]:
         """The values of a job's objects."""

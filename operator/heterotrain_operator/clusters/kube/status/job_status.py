@@ -13,6 +13,7 @@ from heterotrain.contract import PHASE_FINISHED, PHASE_REFORMING, Plan
 from heterotrain_operator.api import HeteroTrainingJob, Problem, WorkerGroup
 from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_NAME, MAX_STEPS, MAX_TEXT
 from heterotrain_operator.api.status import MAX_CONDITIONS, MAX_COST, MAX_DEPARTURES, MAX_SIZES, MAX_WORKERS_SHOWN
+from heterotrain_operator.clusters.kube.api_server.gateway import GatewayError, missing_right
 from heterotrain_operator.clusters.kube.moments import timestamp, unix_seconds
 from heterotrain_operator.clusters.kube.objects.names import worker_selector
 from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
@@ -289,24 +290,33 @@ INVALID = "Invalid"
 _NEVER_STARTED = frozenset({None, "Created", INVALID})
 
 
-def invalid_status(
-    previous: Mapping[str, Any] | None, generation: int | None, problems: Sequence[Problem], now: float
-) -> dict[str, Any]:
-    """The status with the condition Invalid, which names every field at fault; `now` in Unix seconds.
+def invalid(problems: Sequence[Problem]) -> Condition:
+    """The condition that names every field at fault."""
+    return Condition(INVALID, True, "ManifestInvalid", "; ".join(str(problem) for problem in problems))
 
-    All else stays as it is in `previous`. `generation` is that of the spec that was refused.
+
+def hindered(error: GatewayError) -> Condition:
+    """The condition that says what the API server refuses, or which right is missing."""
+    right = missing_right(error)
+    return Condition("Degraded", True, "RightMissing" if right else "RequestRefused", f"{right or error}; trying again")
+
+
+def refused_status(
+    previous: Mapping[str, Any] | None, generation: int | None, why: Condition, now: float
+) -> dict[str, Any]:
+    """The status with a condition that says why nothing is done about the job; `now` in Unix seconds.
+
+    All else stays as it is in `previous`. `generation` is that of the spec.
     """
     previous = tolerated(previous or {})
-    message = "; ".join(str(problem) for problem in problems)
     status = dict(previous)
     if status.get("phase") in _NEVER_STARTED:
-        status["phase"] = INVALID
+        status["phase"] = INVALID if why.type == INVALID else "Created"
     if generation is not None:
         status["observedGeneration"] = generation
-    status["reason"] = message[:MAX_TEXT]
-    others = [entry for entry in previous.get("conditions") or () if entry.get("type") != INVALID]
-    invalid = Condition(INVALID, True, "ManifestInvalid", message)
-    own = rendered_conditions(previous.get("conditions") or (), [invalid], generation, now)
+    status["reason"] = why.message[:MAX_TEXT]
+    others = [entry for entry in previous.get("conditions") or () if entry.get("type") not in (INVALID, why.type)]
+    own = rendered_conditions(previous.get("conditions") or (), [why], generation, now)
     status["conditions"] = [*own, *others][:MAX_CONDITIONS]
     return checked(status)
 
