@@ -55,7 +55,7 @@ manifests: $(VENV)/installed-dev ## regenerate the CRD, the chart's copy, the re
 	$(BIN)/python -m heterotrain_operator.api.generate.reference
 	$(BIN)/python -m heterotrain_operator.experiments.scenarios.reference
 	$(BIN)/python -m heterotrain_operator.metrics.reference
-	$(BIN)/python hack/dashboard/batch_convergence.py
+	$(BIN)/python hack/dashboard/dashboards.py
 
 paper-tables: $(VENV)/installed-dev ## write docs/paper-tables.md and the benchmarks' pages from recorded results
 	$(BIN)/python hack/bench/page.py
