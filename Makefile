@@ -80,7 +80,7 @@ kind: ## make a test cluster of four nodes, on any Linux with Docker, or as root
 images: ## build the operator's and the trainer's image and load them into the test cluster, if it is up
 	@hack/images/build.sh
 
-lock: $(VENV)/bin/python ## write operator.lock, the hashes of what the operator's image may install (asks the package index)
+lock: $(VENV)/bin/python ## write hack/images/*.lock, the hashes of what the images may install (asks the package index)
 	$(BIN)/python hack/images/lock.py
 
 sign: ## sign images of a registry with cosign, by digest: make sign IMAGES='registry/heterotrain-operator@sha256:...'

@@ -12,10 +12,9 @@ KEY_LABEL=heterotrain.dev/key
 TORCH=${TORCH:-cpu}
 VERSION=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 # The Dockerfile comes first.
-COMMON=(pyproject.toml constraints.txt hack/images/debian_packages.py trainer-image/heterotrain)
-OPERATOR=(Dockerfile "${COMMON[@]}" operator/heterotrain_operator)
-[ ! -f operator.lock ] || OPERATOR+=(operator.lock)
-TRAINER=(trainer-image/Dockerfile "${COMMON[@]}" examples/*.py)
+COMMON=(pyproject.toml hack/images/{debian_packages.py,sbom.lock} trainer-image/heterotrain)
+OPERATOR=(Dockerfile "${COMMON[@]}" hack/images/operator.lock operator/heterotrain_operator)
+TRAINER=(trainer-image/Dockerfile "${COMMON[@]}" constraints.txt hack/images/trainer.lock examples/*.py)
 PIP_OPTIONS=(index-url extra-index-url trusted-host proxy default-timeout retries)
 PIP_SETTINGS=$("${PYTHON:-python3}" -m pip config list 2>/dev/null || true)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -53,7 +54,27 @@ def test_locked_package_is_accepted_and_another_of_its_name_and_version_is_not(t
     run = subprocess.run([*command, "--upgrade"], capture_output=True, text=True, check=False)
     assert run.returncode != 0
     assert "DO NOT MATCH THE HASHES" in run.stderr
-    assert "operator.lock" in (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
+
+
+def test_images_install_by_hash_what_they_need_at_the_versions_of_all_others() -> None:
+    pinned = dict(
+        re.findall("^([^#=\\s]+)==(\\S+)$", (REPOSITORY / "constraints.txt").read_text("utf-8"), re.MULTILINE)
+    )
+    for name, needed in script("lock").requirements().items():
+        lines = (REPOSITORY / "hack" / "images" / f"{name}.lock").read_text("utf-8").splitlines()[1:]
+        assert all("--hash=sha256:" in line for line in lines)
+        locked = dict(line.split()[0].split("==") for line in lines)
+        assert locked.items() <= pinned.items()
+        wanted = {re.match(r"[\w-]+", each)[0] for each in needed} - {"torch"}
+        assert {canonical(each) for each in wanted} <= {canonical(each) for each in locked}
+    for dockerfile in ("Dockerfile", "trainer-image/Dockerfile"):
+        text = (REPOSITORY / dockerfile).read_text(encoding="utf-8")
+        installs = re.findall(r"pip install ((?:.|\\\n)+?)(?:\\\n|$)", text, re.MULTILINE)
+        assert {"--require-hashes" in each or "torch==$version" in each for each in installs} == {True}
+
+
+def canonical(name: str) -> str:
+    return re.sub("[-_.]+", "-", name).lower()
 
 
 def test_debian_packages_are_listed_as_scanners_know_them() -> None:
