@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SOURCES := operator trainer-image tests examples hack
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-length test test-all test-unit test-pythons test-e2e verify manifests paper-tables format chart-score kind kind-down images lock sign clean
+.PHONY: help install demo demo-length test test-all test-unit test-pythons test-e2e verify manifests paper-tables format chart-score kind kind-down images lock sign release scan clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -85,6 +85,12 @@ lock: $(VENV)/bin/python ## write hack/images/*.lock, the hashes of what the ima
 
 sign: ## sign images of a registry with cosign, by digest: make sign IMAGES='registry/heterotrain-operator@sha256:...'
 	@hack/images/sign.sh $(IMAGES)
+
+release: $(VENV)/installed-dev ## make wheel, sdist, charts, lists of packages and checksums in out/release, and push images and charts: REGISTRY=... REPOSITORY=...
+	@hack/release/release.sh
+
+scan: ## look for known vulnerabilities in what the images hold, by out/sbom (asks osv.dev, or the copies in ADVISORIES)
+	@hack/release/scan.sh
 
 kind-down: ## remove the test cluster and all that it has left, except what was built
 	@hack/kind/down.sh
