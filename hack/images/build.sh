@@ -69,9 +69,19 @@ build() { # NAME PATH...
   mkdir "$WORK/$name/pip"
   write_pip_settings "$WORK/$name/pip"
   copy_wheels "$name" "$WORK/$name/pip"
-  "${BUILD[@]}" --file "$WORK/$name/$1" "${options[@]}" --label "$KEY_LABEL=$key" --tag "$image" "$WORK/$name"
+  "${BUILD[@]}" --file "$WORK/$name/$1" "${options[@]}" --label "$KEY_LABEL=$key" \
+    --label "org.opencontainers.image.base.name=$BASE" --tag "$image" "$WORK/$name"
   # What the tag has left; a container may still hold it.
   [ -z "$older" ] || docker image rm "$older" >/dev/null 2>&1 || true
+}
+
+# The base by its digest, if it came from a registry: its tag may move between the builds of two images.
+pin_base() {
+  local digest
+  [[ "$BASE" != *@* ]] || return 0
+  digest=$(docker image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$BASE" | grep "^${BASE%:*}@") ||
+    return 0
+  BASE=$digest
 }
 
 write_sboms() { # IMAGE...: as CycloneDX; each image holds its own
@@ -89,6 +99,7 @@ main() {
   WORK=$(mktemp -d)
   trap 'rm -rf "$WORK"' EXIT
   hack/images/base.sh
+  pin_base
   build operator "${OPERATOR[@]}"
   build trainer "${TRAINER[@]}"
   write_sboms "${IMAGES[@]}"

@@ -92,3 +92,31 @@ def test_images_are_signed_by_digest_alone(tmp_path: Path) -> None:
     command = [REPOSITORY / "hack" / "images" / "sign.sh", "registry.example/heterotrain-operator:0.1.0"]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (run.returncode, "name the image by its digest" in run.stderr) == (2, True)
+
+
+DOCKER = """#!/bin/sh
+echo "$*" >> "$LOG"
+case "$*" in
+  *RepoDigests*) echo other@sha256:bb; echo python@sha256:aa ;;
+  ps*) ;;
+  *) echo 1 ;;
+esac
+"""
+
+
+def test_images_are_built_on_the_digest_of_their_base(tmp_path: Path) -> None:
+    (tmp_path / "docker").write_text(DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    (tmp_path / "cache" / "dockerd").mkdir(parents=True)
+    (tmp_path / "cache" / "dockerd" / "pid").write_text("0")  # the daemon is ours
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "LOG": str(tmp_path / "log"),
+        "HETEROTRAIN_CACHE": str(tmp_path / "cache"),
+    }
+    command = ["bash", REPOSITORY / "hack" / "images" / "build.sh"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    built = [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("build ")]
+    assert ["BASE=python@sha256:aa" in line and "base.name=python@sha256:aa" in line for line in built] == [True, True]
