@@ -104,13 +104,14 @@ def link(title: str, uid: str, **variables: str) -> DashboardLink:
 
 
 class Events(AnnotationQuery):
-    """Marks across all graphs where an expression is not zero, each with a title from the series' labels.
+    """Marks across all graphs where an expression is above zero, each with a title from the series' labels.
 
     The SDK's model lacks what Grafana's annotations by Prometheus have beside the expression.
     """
 
     def __init__(self, name: str, expression: str, title: str, colour: str) -> None:
-        super().__init__(name, DATASOURCE, icon_color=colour, expr=expression)
+        # 1 while something happens, and otherwise no value.
+        super().__init__(name, DATASOURCE, icon_color=colour, expr=f"({expression} > 0) > bool 0")
         self._title = title
 
     def build(self) -> AnnotationQuery:
