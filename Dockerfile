@@ -2,33 +2,24 @@
 #
 # `make images` builds it; a plain `docker build .` does too. Only the build stage sees how pip reaches packages
 # (pip.conf, certificates and wheels, if the context has a folder `pip`); none of that is in the image. BASE may name a
-# base by its digest. What Python and Debian packages there are is in /opt/heterotrain/sbom.cdx.json. If there is an
-# operator.lock (`make lock`), packages are accepted only with the hashes in it.
+# base by its digest. What Python and Debian packages there are is in /opt/heterotrain/sbom.cdx.json. Python packages are
+# accepted only with the hashes in hack/images/*.lock (`make lock`).
 
 ARG BASE=python:3.11-slim-bookworm
-FROM ${BASE} AS requirements
-COPY pyproject.toml /
-RUN python3 -c 'import tomllib; project = tomllib.load(open("/pyproject.toml", "rb"))["project"]; \
-    print(*project["dependencies"], *project["optional-dependencies"]["operator"], sep="\n")' > /requirements.txt
-
 FROM ${BASE} AS environment
 ENV PIP_CONFIG_FILE=/build/pip.conf
-COPY constraints.txt operator.loc[k] pi[p] /build/
-COPY --from=requirements /requirements.txt /build/
+COPY hack/images/operator.lock pi[p] /build/
 RUN python3 -m venv /opt/heterotrain \
-    && if [ -f /build/operator.lock ]; then set -- --require-hashes --requirement /build/operator.lock; \
-       else set -- --constraint /build/constraints.txt --requirement /build/requirements.txt; fi \
-    && /opt/heterotrain/bin/pip install --no-cache-dir "$@" \
+    && /opt/heterotrain/bin/pip install --no-cache-dir --require-hashes --requirement /build/operator.lock \
     && /opt/heterotrain/bin/pip uninstall --yes --quiet pip setuptools
 # Templates are checked against the newest Kubernetes that the library knows, strictly; the others are 100 MB.
 RUN cd /opt/heterotrain/lib/python3.11/site-packages/kubernetes_validate/kubernetes-json-schema \
     && ls -d v*-local* | sort --version-sort | head --lines=-1 | xargs rm -r
 
 FROM environment AS sbom
-COPY --from=requirements /pyproject.toml /build/
-COPY hack/images/debian_packages.py /build/
+COPY pyproject.toml hack/images/debian_packages.py hack/images/sbom.lock /build/
 RUN python3 -m venv /opt/sbom \
-    && /opt/sbom/bin/pip install --no-cache-dir --constraint /build/constraints.txt cyclonedx-bom \
+    && /opt/sbom/bin/pip install --no-cache-dir --require-hashes --requirement /build/sbom.lock \
     && /opt/sbom/bin/cyclonedx-py environment --output-reproducible --pyproject /build/pyproject.toml \
         --output-file /sbom.cdx.json /opt/heterotrain/bin/python \
     && dpkg-query --show --showformat '${Package}\t${Version}\t${Architecture}\n' \

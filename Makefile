@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SOURCES := operator trainer-image tests examples hack
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-length test test-all test-unit test-pythons test-e2e verify manifests notebook paper-tables format chart-score kind kind-down images lock sign clean
+.PHONY: help install demo demo-length test test-all test-unit test-pythons test-e2e verify manifests notebook paper-tables format chart-score kind kind-down images lock sign release scan clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,7 +55,7 @@ manifests: $(VENV)/installed-dev ## regenerate the CRD, the chart's copy, the re
 	$(BIN)/python -m heterotrain_operator.api.generate.reference
 	$(BIN)/python -m heterotrain_operator.experiments.scenarios.reference
 	$(BIN)/python -m heterotrain_operator.metrics.reference
-	$(BIN)/python hack/dashboard/batch_convergence.py
+	$(BIN)/python hack/dashboard/dashboards.py
 
 notebook: $(VENV)/installed-dev ## execute examples/notebook.ipynb and store what it shows (a minute)
 	$(BIN)/python hack/notebook/execute.py
@@ -83,11 +83,17 @@ kind: ## make a test cluster of four nodes, on any Linux with Docker, or as root
 images: ## build the operator's and the trainer's image and load them into the test cluster, if it is up
 	@hack/images/build.sh
 
-lock: $(VENV)/bin/python ## write operator.lock, the hashes of what the operator's image may install (asks the package index)
+lock: $(VENV)/bin/python ## write hack/images/*.lock, the hashes of what the images may install (asks the package index)
 	$(BIN)/python hack/images/lock.py
 
 sign: ## sign images of a registry with cosign, by digest: make sign IMAGES='registry/heterotrain-operator@sha256:...'
 	@hack/images/sign.sh $(IMAGES)
+
+release: $(VENV)/installed-dev ## make wheel, sdist, charts, lists of packages and checksums in out/release, and push images and charts: REGISTRY=... REPOSITORY=...
+	@hack/release/release.sh
+
+scan: ## look for known vulnerabilities in what the images hold, by out/sbom (asks osv.dev, or the copies in ADVISORIES)
+	@hack/release/scan.sh
 
 kind-down: ## remove the test cluster and all that it has left, except what was built
 	@hack/kind/down.sh

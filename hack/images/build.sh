@@ -12,10 +12,9 @@ KEY_LABEL=heterotrain.dev/key
 TORCH=${TORCH:-cpu}
 VERSION=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 # The Dockerfile comes first.
-COMMON=(pyproject.toml constraints.txt hack/images/debian_packages.py trainer-image/heterotrain)
-OPERATOR=(Dockerfile "${COMMON[@]}" operator/heterotrain_operator)
-[ ! -f operator.lock ] || OPERATOR+=(operator.lock)
-TRAINER=(trainer-image/Dockerfile "${COMMON[@]}" examples/*.py)
+COMMON=(pyproject.toml hack/images/{debian_packages.py,sbom.lock} trainer-image/heterotrain)
+OPERATOR=(Dockerfile "${COMMON[@]}" hack/images/operator.lock operator/heterotrain_operator)
+TRAINER=(trainer-image/Dockerfile "${COMMON[@]}" constraints.txt hack/images/trainer.lock examples/*.py)
 PIP_OPTIONS=(index-url extra-index-url trusted-host proxy default-timeout retries)
 PIP_SETTINGS=$("${PYTHON:-python3}" -m pip config list 2>/dev/null || true)
 
@@ -70,9 +69,19 @@ build() { # NAME PATH...
   mkdir "$WORK/$name/pip"
   write_pip_settings "$WORK/$name/pip"
   copy_wheels "$name" "$WORK/$name/pip"
-  "${BUILD[@]}" --file "$WORK/$name/$1" "${options[@]}" --label "$KEY_LABEL=$key" --tag "$image" "$WORK/$name"
+  "${BUILD[@]}" --file "$WORK/$name/$1" "${options[@]}" --label "$KEY_LABEL=$key" \
+    --label "org.opencontainers.image.base.name=$BASE" --tag "$image" "$WORK/$name"
   # What the tag has left; a container may still hold it.
   [ -z "$older" ] || docker image rm "$older" >/dev/null 2>&1 || true
+}
+
+# The base by its digest, if it came from a registry: its tag may move between the builds of two images.
+pin_base() {
+  local digest
+  [[ "$BASE" != *@* ]] || return 0
+  digest=$(docker image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$BASE" | grep "^${BASE%:*}@") ||
+    return 0
+  BASE=$digest
 }
 
 write_sboms() { # IMAGE...: as CycloneDX; each image holds its own
@@ -90,6 +99,7 @@ main() {
   WORK=$(mktemp -d)
   trap 'rm -rf "$WORK"' EXIT
   hack/images/base.sh
+  pin_base
   build operator "${OPERATOR[@]}"
   build trainer "${TRAINER[@]}"
   write_sboms "${IMAGES[@]}"

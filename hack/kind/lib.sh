@@ -56,6 +56,17 @@ need_free_gib() {
     die "$CACHE needs $1 GiB of free disk, $((free_kib / 1024 / 1024)) are left; name another folder in HETEROTRAIN_CACHE"
 }
 
+# The path of a Go program, which is built once for each version.
+go_program() { # PACKAGE@VERSION
+  local folder=$CACHE/builds/${1##*/} name=${1%@*}
+  if [ ! -x "$folder/${name##*/}" ]; then
+    command -v go >/dev/null || die "needs Go (https://go.dev/dl/) to build ${name##*/}"
+    say "building ${1##*/} from Go modules"
+    CGO_ENABLED=0 GOBIN=$folder GOFLAGS=-mod=mod go install -trimpath -ldflags '-s -w' "$1" >&2 || return
+  fi
+  echo "$folder/${name##*/}"
+}
+
 has_image() { docker image inspect "$1" >/dev/null 2>&1; }
 
 # Ask the registry for an image, in bounded time: where none can be reached the daemon may take long to say so.

@@ -27,7 +27,7 @@ POLL_SECONDS = 0.1
 class PrometheusServer:
     """Prometheus on a free port of this machine; it can be stopped and started again."""
 
-    def __init__(self, folder: Path, scrape_configs: list[dict[str, Any]]) -> None:
+    def __init__(self, folder: Path, scrape_configs: list[dict[str, Any]], rule_files: list[str]) -> None:
         authority = trustme.CA()
         certificate = authority.issue_cert("127.0.0.1")
         certificate.private_key_pem.write_to_path(str(folder / "key.pem"))
@@ -37,7 +37,11 @@ class PrometheusServer:
         self.url = f"https://{address}"
         (folder / "prometheus.yaml").write_text(
             yaml.safe_dump(
-                {"global": {"scrape_interval": "500ms", "scrape_timeout": "500ms"}, "scrape_configs": scrape_configs}
+                {
+                    "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},
+                    "scrape_configs": scrape_configs,
+                    "rule_files": rule_files,
+                }
             )
         )
         (folder / "web.yaml").write_text(

@@ -57,6 +57,10 @@ INSTALLATIONS = {
         "admissionPolicy.enabled=true",
         'admissionPolicy.namespaceSelector={"matchLabels":{"team":"guest"}}',
     ],
+    "with a certificate": [
+        'extraVolumes=[{"name":"proxy","configMap":{"name":"proxy-ca"}}]',
+        'extraVolumeMounts=[{"name":"proxy","mountPath":"/etc/proxy","readOnly":true}]',
+    ],
     "any user": ["podSecurityContext.runAsUser=null", "podSecurityContext.runAsGroup=null"],
 }
 
@@ -255,10 +259,15 @@ def test_dashboard_and_rules_are_the_files_of_the_chart() -> None:
     dashboards = [d for d in of_kind(documents, "ConfigMap") if "grafana_dashboard" in d["metadata"]["labels"]]
     (dashboard,) = dashboards
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
-    file = CHART / "files" / "batch-convergence.json"
-    assert json.loads(dashboard["data"][file.name]) == json.loads(file.read_text(encoding="utf-8"))
+    files = {file.name: file.read_text(encoding="utf-8") for file in (CHART / "files" / "dashboards").iterdir()}
+    assert dashboard["data"] == {name: text.rstrip("\n") + "\n" for name, text in files.items()}
     (rules,) = of_kind(documents, "PrometheusRule")
-    assert rules["spec"] == yaml.safe_load((CHART / "files" / "rules.yaml").read_text(encoding="utf-8"))
+    written = yaml.safe_load((CHART / "files" / "rules.yaml").read_text(encoding="utf-8"))
+    assert rules["spec"] == written
+    pages = 'monitoring.prometheusRule.runbooks="https://example.com/runbooks"'
+    (rules,) = of_kind(render(CHART, *MONITORING, pages), "PrometheusRule")
+    (first, *_), *_ = (group["rules"] for group in rules["spec"]["groups"])
+    assert first["annotations"]["runbook_url"] == f"https://example.com/runbooks/{first['alert']}.md"
 
 
 def test_policy_over_jobs_is_for_the_namespaces_that_are_named() -> None:
@@ -349,6 +358,13 @@ def test_user_can_be_left_to_the_cluster() -> None:
         assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
+def test_operator_has_the_volumes_that_are_named_beside_its_own() -> None:
+    pod = pod_of(*INSTALLATIONS["with a certificate"])["spec"]
+    assert [volume["name"] for volume in pod["volumes"]] == ["tmp", "proxy"]
+    (container,) = pod["containers"]
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/tmp", "/etc/proxy"]
+
+
 def test_readiness_is_another_question_than_liveness() -> None:
     (container,) = pod_of()["spec"]["containers"]
     asked = {name: container[name]["httpGet"]["path"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
@@ -387,6 +403,9 @@ def test_image_can_be_named_by_its_digest() -> None:
         ('antiAffinity="firm"', "antiAffinity"),
         ('topologySpreadConstraints=[{"maxSkew":1}]', "topologySpreadConstraints"),
         ('extraEnv=[{"value":"b"}]', "extraEnv"),
+        ('extraVolumes=[{"name":"tmp","emptyDir":{}}]', "extraVolumes"),
+        ('extraVolumeMounts=[{"name":"proxy","mountPath":"/tmp"}]', "extraVolumeMounts"),
+        ('monitoring.prometheusRule.runbooks=""', "runbooks"),
         ('prometheusAllow=["http://prometheus"]', "prometheusAllow"),
         ('networkPolicy.egress.apiServerPorts=["https"]', "apiServerPorts"),
         ("crds.keep=1", "keep"),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from prometheus_client import CollectorRegistry, start_http_server
 
 from e2e.helm import CHART, of_kind, render
@@ -23,17 +22,19 @@ from heterotrain.reporting.cpu_use import CpuMeter, CpuUse
 from heterotrain.reporting.metrics import WorkerMetrics as Exporter
 from heterotrain.reporting.peak import Peak
 from heterotrain_operator.core.model import WorkerMetrics
+from heterotrain_operator.core.remembered.job import RestartBudget
+from heterotrain_operator.core.remembered.members import TransitionRecord
 from heterotrain_operator.metrics.own import OperatorMetrics
 from heterotrain_operator.metrics.pods import PodReader
 from heterotrain_operator.metrics.prometheus import REFUSES, UNREACHABLE, UNTRUSTED, BasicAuth, Reading
-from unit.metrics.conftest import DECISION, JOB, MEMORY, SEEN
+from unit.metrics.conftest import DECISION, JOB, MEMORY, PLAN, SEEN
 from unit.metrics.promql import queries, with_values
 from unit.metrics.servers import Asked
 
 pytestmark = pytest.mark.e2e
 
 RULES = CHART / "files" / "rules.yaml"
-DASHBOARD = CHART / "files" / "batch-convergence.json"
+DASHBOARDS = sorted((CHART / "files" / "dashboards").iterdir())
 ALERTS_TOLD = Path(__file__).parents[1] / "unit" / "metrics" / "alerts.yaml"
 NAMES = ("digits-cpu-0", "digits-cpu-1")
 
@@ -41,14 +42,6 @@ NAMES = ("digits-cpu-0", "digits-cpu-1")
 @pytest.mark.parametrize("arguments", [["check", "rules", str(RULES)], ["test", "rules", str(ALERTS_TOLD)]])
 def test_prometheus_itself_takes_the_alerts_and_they_fire_as_written(arguments: list[str]) -> None:
     run("promtool", *arguments)
-
-
-def test_chart_holds_alerts_and_dashboard_as_they_are() -> None:
-    documents = render(CHART, "monitoring.prometheusRule.enabled=true", "monitoring.dashboard.enabled=true")
-    (rule,) = of_kind(documents, "PrometheusRule")
-    assert rule["spec"] == yaml.safe_load(RULES.read_text())
-    (dashboard,) = (found for found in of_kind(documents, "ConfigMap") if DASHBOARD.name in found["data"])
-    assert json.loads(dashboard["data"][DASHBOARD.name]) == json.loads(DASHBOARD.read_text())
 
 
 def test_scrape_of_the_operator_keeps_the_namespace_of_the_job() -> None:
@@ -76,7 +69,9 @@ class World:
             self._servers.append((server, thread))
             self.addresses[name] = f"127.0.0.1:{server.server_port}"
             self.follow(name, 7, 64)
+        self.changes, self.seen, self.memory = 0, SEEN, MEMORY
         self.operator = OperatorMetrics()
+        self.operator.watching("pods", "ml", True)
         self.operator.leading(True)
         self.operator.source_up("ml", "digits", True)
         self.look()
@@ -88,6 +83,7 @@ class World:
                 {"job_name": "workers", "static_configs": [workers]},
                 {"job_name": "operator", "honor_labels": True, "static_configs": [own]},
             ],
+            [str(RULES)],
         )
         self.pods = PodReader()
         self.source = self.reader(BasicAuth(USERNAME, PASSWORD), self.prometheus.ca_pem)
@@ -112,8 +108,15 @@ class World:
             exporter.memory.peak = Peak(memory_bytes=700e6, batch_size=64)
         self.look()
 
+    def change(self) -> None:
+        """Another plan and other members, after a restart."""
+        self.changes += 1
+        budget, transitions = RestartBudget(restarts=self.changes), TransitionRecord(joins=self.changes)
+        self.memory = replace(MEMORY, budget=budget, transitions=transitions)
+        self.seen = replace(SEEN, plan=replace(PLAN, version=PLAN.version + self.changes))
+
     def look(self) -> None:
-        self.operator.observe_job("ml", JOB, SEEN, DECISION, MEMORY)
+        self.operator.observe_job("ml", JOB, self.seen, DECISION, self.memory)
         self.operator.reconciled(0.02)
         self.operator.followed(1.2)
         self.operator.wrote("patch", "ConfigMap")
@@ -195,16 +198,18 @@ def test_reading_resumes_when_the_server_is_back(world: World) -> None:
     assert world.read().problem == ""
 
 
-def test_every_query_of_the_dashboard_gives_series(world: World) -> None:
-    dashboard: dict[str, Any] = json.loads(DASHBOARD.read_text())
+def test_every_query_of_the_dashboards_gives_series(world: World) -> None:
+    values = {"namespace": "ml", "namespaces": "ml|other", "job": "digits"}
     wanted = {
-        f"{query.panel}: {query.expression}": with_values(query.expression, {"namespace": "ml", "job": "digits"})
-        for query in queries(dashboard)
+        f"{path.stem}, {query.panel}: {query.expression}": with_values(query.expression, values)
+        for path in DASHBOARDS
+        for query in queries(json.loads(path.read_text()))
     }
-    assert wanted
+    assert len(DASHBOARDS) == 3
 
     def silent() -> list[str]:
         world.train()  # rates need counters that grow
+        world.change()
         return [name for name, expression in wanted.items() if not world.prometheus.query(expression)]
 
     until(lambda: not silent(), lambda: f"series from {', '.join(silent())}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -53,7 +54,27 @@ def test_locked_package_is_accepted_and_another_of_its_name_and_version_is_not(t
     run = subprocess.run([*command, "--upgrade"], capture_output=True, text=True, check=False)
     assert run.returncode != 0
     assert "DO NOT MATCH THE HASHES" in run.stderr
-    assert "operator.lock" in (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
+
+
+def test_images_install_by_hash_what_they_need_at_the_versions_of_all_others() -> None:
+    pinned = dict(
+        re.findall("^([^#=\\s]+)==(\\S+)$", (REPOSITORY / "constraints.txt").read_text("utf-8"), re.MULTILINE)
+    )
+    for name, needed in script("lock").requirements().items():
+        lines = (REPOSITORY / "hack" / "images" / f"{name}.lock").read_text("utf-8").splitlines()[1:]
+        assert all("--hash=sha256:" in line for line in lines)
+        locked = dict(line.split()[0].split("==") for line in lines)
+        assert locked.items() <= pinned.items()
+        wanted = {re.match(r"[\w-]+", each)[0] for each in needed} - {"torch"}
+        assert {canonical(each) for each in wanted} <= {canonical(each) for each in locked}
+    for dockerfile in ("Dockerfile", "trainer-image/Dockerfile"):
+        text = (REPOSITORY / dockerfile).read_text(encoding="utf-8")
+        installs = re.findall(r"pip install ((?:.|\\\n)+?)(?:\\\n|$)", text, re.MULTILINE)
+        assert {"--require-hashes" in each or "torch==$version" in each for each in installs} == {True}
+
+
+def canonical(name: str) -> str:
+    return re.sub("[-_.]+", "-", name).lower()
 
 
 def test_debian_packages_are_listed_as_scanners_know_them() -> None:
@@ -71,3 +92,31 @@ def test_images_are_signed_by_digest_alone(tmp_path: Path) -> None:
     command = [REPOSITORY / "hack" / "images" / "sign.sh", "registry.example/heterotrain-operator:0.1.0"]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (run.returncode, "name the image by its digest" in run.stderr) == (2, True)
+
+
+DOCKER = """#!/bin/sh
+echo "$*" >> "$LOG"
+case "$*" in
+  *RepoDigests*) echo other@sha256:bb; echo python@sha256:aa ;;
+  ps*) ;;
+  *) echo 1 ;;
+esac
+"""
+
+
+def test_images_are_built_on_the_digest_of_their_base(tmp_path: Path) -> None:
+    (tmp_path / "docker").write_text(DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    (tmp_path / "cache" / "dockerd").mkdir(parents=True)
+    (tmp_path / "cache" / "dockerd" / "pid").write_text("0")  # the daemon is ours
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "LOG": str(tmp_path / "log"),
+        "HETEROTRAIN_CACHE": str(tmp_path / "cache"),
+    }
+    command = ["bash", REPOSITORY / "hack" / "images" / "build.sh"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    built = [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("build ")]
+    assert ["BASE=python@sha256:aa" in line and "base.name=python@sha256:aa" in line for line in built] == [True, True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import tomllib
 from collections.abc import Iterator
@@ -65,6 +66,20 @@ def test_versions_are_those_of_the_package() -> None:
         about = yaml.safe_load((folder / "Chart.yaml").read_text(encoding="utf-8"))
         assert about["version"] == about["appVersion"] == version
         assert all(part["version"] == version for part in about.get("dependencies", ()))
+
+
+def test_chart_says_what_it_is_and_carries_its_icon() -> None:
+    about = yaml.safe_load((CHARTS[0] / "Chart.yaml").read_text(encoding="utf-8"))
+    kind, _, encoded = about["icon"].partition(",")
+    assert kind == "data:image/svg+xml;base64"
+    assert base64.b64decode(encoded) == (CHARTS[0] / "icon.svg").read_bytes()
+    assert about["maintainers"] == [{"name": "HeteroTrain"}]
+    (resource,) = yaml.safe_load(about["annotations"]["artifacthub.io/crds"])
+    definition = crd.custom_resource_definition()
+    assert resource["name"] == definition["metadata"]["name"]
+    assert resource["version"] in [version["name"] for version in definition["spec"]["versions"]]
+    # `make release` adds what the repository does not know: where it is.
+    assert about.keys().isdisjoint({"home", "sources"})
 
 
 def test_template_of_the_resource_is_up_to_date_and_only_adds_annotations() -> None:

@@ -22,7 +22,7 @@ Exported = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query of a dashboard, with the title of its panel."""
+    """One query of a dashboard, with the title of its panel or the name of its annotation."""
 
     panel: str
     expression: str
@@ -30,7 +30,9 @@ class Query:
 
 
 def queries(dashboard: Mapping[str, Any]) -> Iterator[Query]:
-    """All queries of a dashboard's panels."""
+    """All queries of a dashboard's panels and annotations."""
+    for annotation in dashboard.get("annotations", {}).get("list", ()):
+        yield Query(annotation["name"], annotation["expr"], annotation["titleFormat"])
     for panel in dashboard["panels"]:
         for target in panel.get("targets", ()):
             yield Query(panel["title"], target["expr"], target.get("legendFormat", ""))
@@ -48,9 +50,8 @@ def choices(dashboard: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def with_values(expression: str, values: Mapping[str, str]) -> str:
     """The expression as Grafana sends it, with the values of its variables."""
-    for name, value in {"__rate_interval": "1m", "__range": "30m", **values}.items():
-        expression = expression.replace(f"${name}", json.dumps(value)[1:-1])
-    return expression
+    known = {"__rate_interval": "1m", "__range": "30m", **values}
+    return re.sub(r"\$(\w+)", lambda found: json.dumps(known[found[1]])[1:-1], expression)
 
 
 def faults(expression: str, exported: Exported) -> list[str]:

@@ -1,11 +1,35 @@
-"""What the dashboard shows, row by row."""
+"""The page of one job, *batch convergence*: whether unequal workers take equal time, and what that costs."""
 
 from __future__ import annotations
 
-from dashboard_panels import graph, stat, steps
+from dashboard_panels import (
+    BLUE,
+    JOB_PHASE_COLOURS,
+    ORANGE,
+    PURPLE,
+    RED,
+    WORKER_PHASE_COLOURS,
+    YELLOW,
+    Events,
+    bars,
+    colours,
+    graph,
+    limits,
+    lined,
+    stat,
+    steps,
+    timeline,
+)
 from dashboard_queries import (
+    COST_OF_A_MILLION,
+    COST_PER_SECOND,
+    JOB_THROUGHPUT,
+    MATCHERS,
+    MEMBERS_CHANGED,
     MEMORY_SHARE,
+    PLAN_CHANGED,
     REPEATED,
+    RESTARTED,
     SELECTOR,
     THROUGHPUT,
     WAITING,
@@ -13,16 +37,25 @@ from dashboard_queries import (
     growth,
     in_view,
     job,
+    numbered,
     of_time,
-    operator_rate,
-    quantile,
     worker,
 )
 from grafana_foundation_sdk.builders.dashboard import Dashboard, Row
-from grafana_foundation_sdk.models.common import BigValueTextMode, GraphDrawStyle
+from grafana_foundation_sdk.models.common import BigValueColorMode, GraphDrawStyle
 
 from heterotrain import worker_metrics as workers
 from heterotrain_operator.metrics import table
+
+UID = "heterotrain-batch-convergence"
+
+UNBALANCED = ((1.1, YELLOW), (1.25, RED))
+"""Own time of the slowest over the mean; the alert is at the second."""
+
+WAITS = ((0.1, YELLOW), (0.25, RED))
+"""Shares of the time of a step."""
+
+PHASE = numbered(table.JOB_PHASE, JOB_PHASE_COLOURS, MATCHERS, "training_job")
 
 
 def overview(dashboard: Dashboard) -> Dashboard:
@@ -30,21 +63,21 @@ def overview(dashboard: Dashboard) -> Dashboard:
     return (
         dashboard.with_row(Row("Job"))
         .with_panel(
-            stat(
-                "Phase",
-                "short",
-                by("phase", table.JOB_PHASE),
-                "{{phase}}",
-                mode=BigValueTextMode.NAME,
-            )
+            stat("Phase", "short", PHASE, thresholds=limits())
+            .mappings(colours(JOB_PHASE_COLOURS))
+            .color_mode(BigValueColorMode.BACKGROUND)
         )
         .with_panel(stat("Workers that train", "short", job(table.JOB_WORKERS_READY)))
         .with_panel(stat("Workers wanted", "short", job(table.JOB_WORKERS_WANTED)))
         .with_panel(stat("Step", "short", job(table.JOB_STEP)))
         .with_panel(stat("Active plan", "short", job(table.JOB_PLAN_VERSION)))
-        .with_panel(stat("Imbalance", "short", job(table.JOB_IMBALANCE_RATIO), decimals=2))
+        .with_panel(
+            stat("Imbalance", "none", job(table.JOB_IMBALANCE_RATIO), decimals=2, thresholds=limits(*UNBALANCED))
+        )
         .with_panel(stat("Adjustments in view", "short", in_view(table.JOB_ADJUSTMENTS)))
-        .with_panel(stat("Restarts in view", "short", in_view(table.JOB_RESTARTS)))
+        .with_panel(
+            stat("Restarts in view", "short", in_view(table.JOB_RESTARTS), thresholds=limits((1, YELLOW), (2, RED)))
+        )
     )
 
 
@@ -56,7 +89,7 @@ def balance(dashboard: Dashboard) -> Dashboard:
             steps(
                 "Batch size",
                 "Samples per step that each worker has in the plan that it follows.",
-                "short",
+                "suffix: samples",
                 (worker(workers.BATCH_SIZE), "{{worker}}"),
             )
         )
@@ -69,20 +102,26 @@ def balance(dashboard: Dashboard) -> Dashboard:
             )
         )
         .with_panel(
-            graph(
-                "Imbalance",
-                "Own time of the slowest worker over the mean; 1 is balance.",
-                "short",
-                (job(table.JOB_IMBALANCE_RATIO), "slowest over mean"),
+            lined(
+                graph(
+                    "Imbalance",
+                    "Own time of the slowest worker over the mean; 1 is balance.",
+                    "none",
+                    (job(table.JOB_IMBALANCE_RATIO), "slowest over mean"),
+                ),
+                *UNBALANCED,
             )
         )
         .with_panel(
-            graph(
-                "Share of waiting",
-                "Of the time of measured steps, the part that a worker waits for the others.",
-                "percentunit",
-                (WAITING, "{{worker}}"),
-            ).max(1)
+            lined(
+                graph(
+                    "Share of waiting",
+                    "Of the time of measured steps, the part that a worker waits for the others.",
+                    "percentunit",
+                    (WAITING, "{{worker}}"),
+                ).max(1),
+                *WAITS,
+            )
         )
     )
 
@@ -95,8 +134,8 @@ def training(dashboard: Dashboard) -> Dashboard:
             graph(
                 "Throughput",
                 "Samples per second in measured steps.",
-                "short",
-                (f"sum({THROUGHPUT})", "job"),
+                "suffix: samples/s",
+                (JOB_THROUGHPUT, "job"),
                 (THROUGHPUT, "{{worker}}"),
             )
         )
@@ -134,13 +173,68 @@ def training(dashboard: Dashboard) -> Dashboard:
                 (growth(table.JOB_RESTARTS), "restarts"),
             ).draw_style(GraphDrawStyle.BARS)
         )
+    )
+
+
+def scaling_and_cost(dashboard: Dashboard) -> Dashboard:
+    """How many workers there are, whether more would pay, and what they cost."""
+    return (
+        dashboard.with_row(Row("Scaling and cost"))
+        .with_panel(
+            steps(
+                "Workers",
+                "Those that the job asks for, which scaling changes, and those that train.",
+                "short",
+                (job(table.JOB_WORKERS_WANTED), "wanted"),
+                (job(table.JOB_WORKERS_READY), "training"),
+                columns=8,
+            )
+        )
+        .with_panel(
+            bars(
+                "Throughput by size",
+                "Samples per second at each number of workers that scaling has measured.",
+                "suffix: samples/s",
+                by("size", table.JOB_SCALING_THROUGHPUT),
+                "{{size}}",
+                columns=8,
+            ).no_value("scaling has measured nothing")
+        )
+        .with_panel(
+            steps(
+                "Global batch",
+                "Samples per step over all workers.",
+                "suffix: samples",
+                (job(table.JOB_GLOBAL_BATCH_SIZE), "samples"),
+                columns=8,
+            )
+        )
         .with_panel(
             graph(
                 "Cost",
                 "What the pods of each group have cost, in the currency of their pricePerHour.",
                 "short",
                 (by("group", table.JOB_COST), "{{group}}"),
-            )
+                columns=8,
+            ).decimals(2)
+        )
+        .with_panel(
+            graph(
+                "Cost per hour",
+                "Of the pods that are there now, by group.",
+                "short",
+                (f"3600 * {COST_PER_SECOND}", "{{group}}"),
+                columns=8,
+            ).decimals(2)
+        )
+        .with_panel(
+            graph(
+                "Cost of a million samples",
+                "At the present prices and throughput; scaling pays where it does not rise.",
+                "short",
+                (COST_OF_A_MILLION, "cost"),
+                columns=8,
+            ).decimals(2)
         )
     )
 
@@ -171,7 +265,7 @@ def resources(dashboard: Dashboard) -> Dashboard:
             graph(
                 "CPU used",
                 "Cores. Less of it in a slower worker that neither the limit nor others hold back: its script waits.",
-                "short",
+                "suffix: cores",
                 (of_time(workers.CPU_SECONDS), "{{worker}}"),
                 columns=8,
             )
@@ -209,7 +303,7 @@ def resources(dashboard: Dashboard) -> Dashboard:
             steps(
                 "CPU limit",
                 "Cores, as they are now; a resize in place changes it.",
-                "short",
+                "suffix: cores",
                 (worker(workers.CPU_LIMIT), "{{worker}}"),
                 columns=8,
             )
@@ -224,53 +318,47 @@ def resources(dashboard: Dashboard) -> Dashboard:
             )
         )
         .with_panel(
-            graph(
-                "Peak memory of the limit",
-                "Of an ordinary step under the active plan; batches grow to 95 %.",
-                "percentunit",
-                (MEMORY_SHARE, "{{worker}}"),
-                columns=8,
+            lined(
+                graph(
+                    "Peak memory of the limit",
+                    "Of an ordinary step under the active plan; batches grow to 95 %.",
+                    "percentunit",
+                    (MEMORY_SHARE, "{{worker}}"),
+                    columns=8,
+                ),
+                (0.9, YELLOW),
+                (0.95, RED),
             )
         )
     )
 
 
-def operator(dashboard: Dashboard) -> Dashboard:
-    """The cost of steering, over all jobs."""
+def phases(dashboard: Dashboard) -> Dashboard:
+    """What the job and its workers were doing."""
     return (
-        dashboard.with_row(Row("Operator, all jobs"))
+        dashboard.with_row(Row("Phases"))
         .with_panel(
-            graph(
-                "From a plan's write to all workers following it",
-                "Median and 95th percentile.",
-                "s",
-                (quantile(0.5, table.PLAN_FOLLOW_SECONDS), "median"),
-                (quantile(0.95, table.PLAN_FOLLOW_SECONDS), "95 %"),
-                columns=8,
-            )
+            timeline("Phase of the job", "As in its status.", JOB_PHASE_COLOURS, PHASE, "{{training_job}}", columns=12)
         )
         .with_panel(
-            graph(
-                "One look at a job",
-                "Observing, deciding and acting: median and 95th percentile.",
-                "s",
-                (quantile(0.5, table.RECONCILE_SECONDS), "median"),
-                (quantile(0.95, table.RECONCILE_SECONDS), "95 %"),
-                columns=8,
-            )
-        )
-        .with_panel(
-            graph(
-                "Writes to the API server, and failed looks",
-                "Per second; none while nothing changes.",
-                "ops",
-                (operator_rate(table.API_WRITES, "verb, kind"), "{{verb}} {{kind}}"),
-                (operator_rate(table.RECONCILE_ERRORS, "kind"), "failed: {{kind}}"),
-                columns=8,
+            timeline(
+                "Phases of the workers",
+                "What each worker is doing; green trains.",
+                WORKER_PHASE_COLOURS,
+                numbered(workers.PHASE, WORKER_PHASE_COLOURS, MATCHERS, "worker"),
+                "{{worker}}",
+                columns=12,
             )
         )
     )
 
 
-ROWS = (overview, balance, training, resources, operator)
-"""Each adds its row, in this order."""
+def fill(dashboard: Dashboard) -> Dashboard:
+    """The dashboard with its rows, and with events marked in all graphs."""
+    for add in (overview, balance, training, phases, scaling_and_cost, resources):
+        dashboard = add(dashboard)
+    return (
+        dashboard.annotation(Events("Plan changes", PLAN_CHANGED, "new plan", BLUE))
+        .annotation(Events("Changes of the members", MEMBERS_CHANGED, "{{kind}}", PURPLE))
+        .annotation(Events("Restarts", RESTARTED, "restart of all workers", ORANGE))
+    )
