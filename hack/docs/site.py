@@ -18,6 +18,9 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE = "repository"
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".sh": "sh"}
+TABLE = "[The table](../README.md#beside-others)\n"
+"""Where the site has that part of README itself."""
+
 LINK_OR_CODE = re.compile(r"```.*?```|`[^`\n]*`|\]\((?![a-z]+:|#)([^)\s#]+)", re.DOTALL)
 
 
@@ -71,14 +74,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links to where the site has what they lead to."""
-    path, here = in_repository(page.file.src_uri), posixpath.dirname(page.file.src_uri)
+def moved(text: str, path: str, uri: str) -> str:
+    """The text of a file of the repository, with links as they are on a page of the site."""
 
-    def moved(match: re.Match[str]) -> str:
+    def link(match: re.Match[str]) -> str:
         if not match[1]:
             return match[0]
         (target,) = links(path, match[0])
-        return "](" + posixpath.relpath(uri_of(target), here or ".")
+        return "](" + posixpath.relpath(uri_of(target), posixpath.dirname(uri) or ".")
 
-    return LINK_OR_CODE.sub(moved, markdown)
+    return LINK_OR_CODE.sub(link, text)
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Point links to where the site has what they lead to."""
+    text, uri = markdown + "\n", page.file.src_uri
+    before, found, after = text.partition(TABLE)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8") if found else ""
+    table = readme.partition("## Beside others\n")[2].partition("\n## ")[0]
+    path = in_repository(uri)
+    return moved(before, path, uri) + moved(table, "README.md", uri) + moved(after, path, uri)
