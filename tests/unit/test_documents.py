@@ -53,7 +53,7 @@ def test_manifests_of_the_how_to_pages_are_valid(path: Path, tmp_path: Path) -> 
     for name, text in files_and_script(f"how-to/{path.name}")[0].items():
         if "kind: HeteroTrainingJob" in text:
             (tmp_path / name).write_text(text, encoding="utf-8")
-            assert load_manifest(tmp_path / name).name == Path(name).stem
+            assert load_manifest(tmp_path / name).metadata.name == Path(name).stem
 
 
 def test_quickstart_has_the_script_of_readme() -> None:
