@@ -61,7 +61,7 @@ paper-tables: $(VENV)/installed-dev ## write docs/paper-tables.md and the benchm
 	$(BIN)/python hack/bench/page.py
 
 docs: $(VENV)/installed-dev ## write the documentation's site to out/site; a link or an anchor that leads nowhere is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 verify: $(VENV)/installed-dev manifests docs ## run the linters and regenerate all that is generated; nothing may differ
 	$(BIN)/ruff check $(SOURCES)
