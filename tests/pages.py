@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -12,6 +14,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 _BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?[^\n]*\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+_LEAVE_NOTHING = "trap 'kill $(jobs -p) 2> /dev/null || true' EXIT\n"
 
 
 def files_and_script(page: str) -> tuple[dict[str, str], str]:
@@ -30,22 +33,26 @@ def follow(
 ) -> str:
     """Do in a folder what a page says, and return what its commands printed. `changed` adapts the script.
 
-    Raises AssertionError, with the output, if a command fails.
+    Raises AssertionError, with the output, if a command fails, and subprocess.TimeoutExpired.
     """
     files, script = files_and_script(page)
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     given = {**os.environ, **(environment or {})}
     given["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{given['PATH']}"
-    done = subprocess.run(
-        ["bash", "-exc", changed(script)],
+    with subprocess.Popen(
+        ["bash", "-exc", _LEAVE_NOTHING + changed(script)],
         cwd=folder,
         env=given,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=seconds,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+        start_new_session=True,
+    ) as shell:
+        try:
+            printed, _ = shell.communicate(timeout=seconds)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGTERM)
+    assert shell.returncode == 0, printed
+    return printed
