@@ -33,7 +33,7 @@ def test_tutorial_leads_from_a_script_to_its_result_on_a_cluster(
     folder["spec"]["storageClassName"] = named[0] if named else ""
     cluster.apply(folder)
     kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(cluster.kubectl("config", "view", "--raw", "--minify"), encoding="utf-8")
+    kubeconfig.write_text(cluster.kubectl("config", "view", "--raw", "--minify", "--flatten"), encoding="utf-8")
     kubeconfig.chmod(0o600)
     run("kubectl", f"--kubeconfig={kubeconfig}", "config", "set-context", "--current", f"--namespace={namespace}")
     run("docker", "tag", "heterotrain-trainer:0.1.0", f"{REGISTRY}/heterotrain-trainer:0.1.0")
