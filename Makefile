@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SOURCES := operator trainer-image tests examples hack
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-length test test-all test-unit test-pythons test-e2e verify manifests notebook paper-tables format chart-score kind kind-down images lock sign release scan clean
+.PHONY: help install demo demo-length test test-all test-unit test-pythons test-e2e verify docs manifests notebook paper-tables format chart-score kind kind-down images lock sign release scan clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -63,7 +63,10 @@ notebook: $(VENV)/installed-dev ## execute examples/notebook.ipynb and store wha
 paper-tables: $(VENV)/installed-dev ## write docs/paper-tables.md and the benchmarks' pages from recorded results
 	$(BIN)/python hack/bench/page.py
 
-verify: $(VENV)/installed-dev manifests ## run the linters and regenerate all that is generated; nothing may differ
+docs: $(VENV)/installed-dev ## write the documentation's site to out/site; a link or an anchor that leads nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+verify: $(VENV)/installed-dev manifests docs ## run the linters and regenerate all that is generated; nothing may differ
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy

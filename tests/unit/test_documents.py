@@ -9,6 +9,9 @@ import charts
 import page
 import pytest
 
+from heterotrain_operator.api import load_manifest
+from pages import files_and_script
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted(
@@ -43,6 +46,19 @@ def test_messages_are_those_of_the_code() -> None:
     for message in re.findall(r"`([^`]+)`", "\n".join(re.findall(r"^\| (.*?) \|", text, re.MULTILINE))):
         part = max(re.split(r"\d+%?(?: ms)?|\.\.\.|ASP is |use BSP|Uniform ", message), key=len).strip()
         assert part in code, message
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "how-to").glob("*.md")), ids=lambda path: path.stem)
+def test_manifests_of_the_how_to_pages_are_valid(path: Path, tmp_path: Path) -> None:
+    for name, text in files_and_script(f"how-to/{path.name}")[0].items():
+        if "kind: HeteroTrainingJob" in text:
+            (tmp_path / name).write_text(text, encoding="utf-8")
+            assert load_manifest(tmp_path / name).metadata.name == Path(name).stem
+
+
+def test_quickstart_has_the_script_of_readme() -> None:
+    (script,) = re.findall(r"```python\n.*?```", README, re.DOTALL)
+    assert script in (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
 
 
 def test_readme_is_short_and_its_figure_is_the_recorded_one() -> None:

@@ -156,6 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return validate_command.validate(asked.manifests, strict=asked.strict, as_json=asked.json)
         if asked.command == "init":
             script = _script_job(asked, asked.script, words)
+            script = replace(script, claim=asked.claim)
             return init(script, asked.image, asked.output, only_print=asked.print_manifest, as_json=asked.json)
         if asked.command == "simulate":
             return _simulate(asked)

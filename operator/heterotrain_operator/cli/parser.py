@@ -12,7 +12,7 @@ from heterotrain_operator.api.problems import did_you_mean
 from heterotrain_operator.cli import arguments, package_version
 from heterotrain_operator.cli.cluster.commands import add_commands
 from heterotrain_operator.cli.local import script_output
-from heterotrain_operator.cli.script_job import IMAGE, is_script
+from heterotrain_operator.cli.script_job import IMAGE, MOUNTED, is_script
 from heterotrain_operator.clusters.local.chaos import GREATEST_NEIGHBOURS, STARVED_CORES
 from heterotrain_operator.experiments.scenarios import MAX_INTERVALS, MAX_SEEDS
 from heterotrain_operator.experiments.trials.faults import FAULTS, LASTING, UNDOES
@@ -334,6 +334,11 @@ def _add_init(commands: Commands[argparse.ArgumentParser]) -> None:
     init.add_argument("script", type=Path, metavar="SCRIPT.py", help="with the arguments that it gets after --")
     _add_script_options(init)
     init.add_argument("--image", default=IMAGE, help=f"the image of the workers on a cluster ({IMAGE})")
+    init.add_argument(
+        "--claim",
+        metavar="NAME",
+        help=f"the PersistentVolumeClaim that a cluster mounts at --checkpoints (which is {MOUNTED} then, by default)",
+    )
     init.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: the script's name with .yaml, here")
     init.add_argument("--print-manifest", action="store_true", help="print it, and write no file")
     init.add_argument("--json", action="store_true", help="print where it is as JSON")

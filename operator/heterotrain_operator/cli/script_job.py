@@ -25,8 +25,11 @@ SAMPLES_EACH = 64
 """Samples of the default global batch for each worker, on average."""
 EPOCHS = 1
 IMAGE = "heterotrain-trainer:0.1.0"
+MOUNTED = Path("/checkpoints")
+"""Where a claim is mounted by default."""
 
-_POD_SECURITY = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+_IMAGE_GROUP = 65532
+_POD_SECURITY: dict[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 _CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -56,8 +59,9 @@ WORKERS = (WorkerSpec(Decimal(1)), WorkerSpec(Decimal("0.5")), WorkerSpec(Decima
 @dataclass(frozen=True, slots=True)
 class ScriptJob:
     """A script with its arguments, its workers, samples per step, the end (epochs or steps), the seed, and the folder
-    where checkpoints are kept (None: they go with the run). Its `name` is else made from the script's. Where another
-    field is None, what the script itself says counts (`asked`), and then a default of this module.
+    where checkpoints are kept (None: they go with the run). `claim` is that of a cluster which is mounted there. Its
+    `name` is else made from the script's. Where another field is None, what the script itself says counts (`asked`),
+    and then a default of this module.
     """
 
     script: Path
@@ -68,6 +72,7 @@ class ScriptJob:
     arguments: tuple[str, ...] = ()
     seed: int | None = None
     checkpoints: Path | None = None
+    claim: str | None = None
     asked: Asked = field(default_factory=Asked)
     name: str | None = None
 
@@ -147,7 +152,9 @@ def document_of(job: ScriptJob, *, for_cluster: bool = False, image: str = IMAGE
         _group_of(job, spec, len(list(alike)), known, image if for_cluster else None)
         for spec, alike in groupby(workers)
     ]
-    kept = {} if job.checkpoints is None else {"checkpoint": {"path": str(job.checkpoints.absolute())}}
+    folder = job.checkpoints or (MOUNTED if job.claim else None)
+    claim = {"persistentVolumeClaim": job.claim} if job.claim else {}
+    kept = {} if folder is None else {"checkpoint": {"path": str(folder.absolute()), **claim}}
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -186,7 +193,9 @@ def _pod_of(job: ScriptJob, spec: WorkerSpec, image: str | None) -> dict[str, An
         "securityContext": dict(_CONTAINER_SECURITY),
         **({"resources": {"requests": cpu, "limits": cpu}} if cpu else {}),
     }
-    return {"securityContext": dict(_POD_SECURITY), "containers": [container]}
+    # The group of the image's user, who may write to the volume then.
+    group = {"fsGroup": _IMAGE_GROUP} if job.claim else {}
+    return {"securityContext": _POD_SECURITY | group, "containers": [container]}
 
 
 def manifest_text(document: dict[str, Any]) -> str:

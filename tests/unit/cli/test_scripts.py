@@ -187,7 +187,7 @@ def test_usage_is_that_of_the_command_that_is_meant(
 
 
 def test_manifest_is_written_once_and_is_valid(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", script.name, "--epochs", "2", "--image", "team/trainer:1"]) == 0
+    assert main(["init", script.name, "--epochs", "2", "--image", "team/trainer:1", "--claim", "results"]) == 0
     written = script.with_suffix(".yaml")
     assert capsys.readouterr().out.startswith(f"{written.name} is written; run it here with: heterotrain run")
     text = written.read_text("utf-8")
@@ -197,6 +197,7 @@ def test_manifest_is_written_once_and_is_valid(script: Path, capsys: pytest.Capt
     assert job.spec.training.epochs == 2
     (image,) = {group.template["spec"]["containers"][0]["image"] for group in job.spec.worker_groups}
     assert image == "team/trainer:1"
+    assert (job.spec.checkpoint.path, job.spec.checkpoint.persistent_volume_claim) == ("/checkpoints", "results")
     prepare(Options(written), script.parent)
     assert main(["init", script.name]) == 2
     assert written.read_text("utf-8") == text

@@ -6,6 +6,8 @@ import signal
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from heterotrain_operator.experiments.progress import Pace, committed_steps, rea
 from heterotrain_operator.experiments.trials.faults import FAULTS
 from heterotrain_operator.experiments.trials.observer import entry_of
 from heterotrain_operator.experiments.trials.profiling import endless, measured
+from heterotrain_operator.experiments.trials.runner import Rounds
 from heterotrain_operator.experiments.trials.stop import Insisted, Interrupted, StopSignals, stop_signals
 from heterotrain_operator.experiments.trials.trial import (
     Trial,
@@ -130,6 +133,15 @@ def test_decision_is_kept_with_its_reason_and_a_quiet_one_is_not() -> None:
     assert entry is not None
     assert (entry.seconds, entry.step, entry.version, entry.batches) == (2.5, 40, 3, (80, 16))
     assert entry.events[0].message == "moving 8 samples to large"
+
+
+def test_silence_of_workers_that_end_is_not_why_the_batches_stayed() -> None:
+    nobody: Any = SimpleNamespace(look=lambda seen: (), show=lambda *shown: None)
+    rounds = Rounds(nobody, nobody, nobody)
+    rounds.note(seen(40), QUIET)
+    silent = replace(seen(40), workers=tuple(replace(worker, metrics=None) for worker in seen(40).workers))
+    rounds.note(silent, replace(QUIET, reason="plan 1 stays: metrics of none of the 2 workers can be read"))
+    assert rounds.reason == QUIET.reason
 
 
 def test_pace_is_measured_over_the_last_seconds_and_begins_again_after_a_restart() -> None:

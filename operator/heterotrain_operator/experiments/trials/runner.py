@@ -105,7 +105,9 @@ class Rounds:
             self.entries.append(entry)
         if decision.scaling is not None:
             self.sizes = decision.scaling.points
-        if decision.phase == "Running" and not any(worker.exit_code is not None for worker in seen.workers):
+        # Workers that end together fall silent together; that is not why the batches stayed until then.
+        readable = any(worker.metrics is not None for worker in seen.workers) or not self.reason
+        if decision.phase == "Running" and readable and not any(w.exit_code is not None for w in seen.workers):
             self.reason = decision.reason
         self.failures += [w.name for w in seen.workers if w.exit_code and w.name not in self.failures]
         self._observer.show(seen, decision, entry)

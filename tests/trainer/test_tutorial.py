@@ -1,0 +1,19 @@
+"""The tutorial's part on one machine, done as its page says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pages import follow
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(600)
+def test_tutorial_leads_from_a_plain_script_to_one_that_outlives_a_worker(tmp_path: Path) -> None:
+    printed = follow("tutorial.md", tmp_path, 580)
+    assert (tmp_path / "out" / "best.pt").is_file()
+    course = printed.rpartition("+ heterotrain explain out/faults")[2]
+    assert "train-cpu-500m-0 is killed" in course
+    assert "train-cpu-500m-1 join" in course
