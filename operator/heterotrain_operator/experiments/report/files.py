@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def write_simulation(folder: Path, found: Comparison, course: simulated.Course) 
         policy: {
             "seed": result.scenario.seed,
             "workers": result.workers,
-            "interval_ratios": [round(float(ratio), 6) for ratio in result.interval_ratios],
+            "interval_ratios": [round(float(ratio), 6) for ratio in result.interval_ratios if math.isfinite(ratio)],
             "plans": [asdict(plan) for plan in result.plans],
             "events": [asdict(happened) for happened in result.events],
         }
