@@ -33,7 +33,7 @@ class Saving:
     def may_write(self) -> bool:
         """Whether this worker writes the job's checkpoints. Others may lead a job that goes on without it, and what is
         committed may be no whole step."""
-        leads = self._context.worker is not None and self._context.plans.rank == 0
+        leads = self._context.worker is not None and self._context.plans.leads
         return leads and not self._group.may_lack_sums and (not self.others_go_on or self._group.may_write)
 
     @property
