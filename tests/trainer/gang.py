@@ -297,9 +297,9 @@ class Gang:
     def series(self, rank: int) -> list[StepRecord]:
         return [StepRecord.from_json(line) for line in self._lines(rank) if '"own"' in line]
 
-    def evaluations(self) -> list[EvaluationRecord]:
+    def evaluations(self, leader: int = 0) -> list[EvaluationRecord]:
         """The leader's records of evaluations."""
-        return [EvaluationRecord.from_json(line) for line in self._lines(0) if '"metrics"' in line]
+        return [EvaluationRecord.from_json(line) for line in self._lines(leader) if '"metrics"' in line]
 
     def _lines(self, rank: int) -> list[str]:
         """None of a worker that has not come to its first step."""

@@ -349,7 +349,7 @@ SERVER_REFUSED = SERVER.row(
     "refused",
     "Connections and messages that were refused, by reason.",
     further=(REASON_LABEL,),
-    details="`unproven`: without the job's secret; `crowded`: more at a time than are let in; `malformed`: what no worker "
-    "would send; `different`: another script; `lease`: for samples that the worker does not hold; `silent` and `unread`: "
-    "nothing came from it, or it read nothing, for `heartbeatTimeoutSeconds`.",
+    details="`unproven`: without the job's secret; `crowded`: more at a time than are let in; `malformed`: what no "
+    "worker would send; `different`: another script; `lease`: for samples that the worker does not hold; `silent` and "
+    "`unread`: nothing came from it, or it read nothing, for `heartbeatTimeoutSeconds`.",
 )

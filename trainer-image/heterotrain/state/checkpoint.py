@@ -352,8 +352,8 @@ def check_nothing_is_open(ledger: Any, position: Position) -> None:
     expected = {"epoch": position.epoch, "cursor": position.cursor, "ranges": []}
     if ledger is not None and ledger != expected:
         raise CheckpointError(
-            "the checkpoint is of an asynchronous job (training.mode: ASP), which has applied samples out of order; only "
-            "mode: ASP can go on from it"
+            "the checkpoint is of an asynchronous job (training.mode: ASP), which has applied samples out of order; "
+            "only mode: ASP can go on from it"
         )
 
 

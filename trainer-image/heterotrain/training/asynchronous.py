@@ -275,8 +275,8 @@ class Asynchronous(Computing):
             time.sleep(_AGAIN_SECONDS)
 
     def _follow(self, reply: Reply | None) -> bool:
-        """Do as the server says; False if this worker is to enter again. Raises SystemExit(0) if the job goes on without
-        it, ValueError if its script is not the server's."""
+        """Do as the server says; False if this worker is to enter again. Raises SystemExit(0) if the job goes on
+        without it, ValueError if its script is not the server's."""
         match reply:
             case Grant():
                 self._take(reply)

@@ -16,7 +16,8 @@ class RunningStep:
     `samples` are all workers', `own_samples` this worker's in all its micro-batches. `source` is the first rank that
     has samples, if some rank has none; None if all have. `opened` is the number of micro-batches that the script got so
     far; `is_open` while it has not stepped the optimizer for the last of them, `scaled` once it has scaled that one's
-    loss. `epoch` is that of its first sample. `count` is what they counted so far. `share` is the micro-batch under way, None without samples.
+    loss. `epoch` is that of the first sample. `count` is what they counted so far. `share` is the micro-batch under
+    way, None without samples.
     """
 
     __slots__ = (

@@ -63,6 +63,8 @@ class Saving:
 
     def save(self, *, writes: bool, beside: bool = False) -> None:
         """Who `writes` makes a checkpoint of what is committed, or if `beside` begins to. Raises CheckpointError."""
+        if writes:
+            self._context.series.flush()  # so that the records are those of all that the checkpoint holds
         with self._metrics.phase(contract.PHASE_CHECKPOINTING):
             self._state.save(writes=writes, beside=beside)
 

@@ -1,4 +1,4 @@
-"""The group of a process of an asynchronous job, which meets nobody: what it would say to members goes to the server."""
+"""The group of a process of an asynchronous job, which meets nobody: what members would say goes to the server."""
 
 from __future__ import annotations
 

@@ -177,8 +177,8 @@ class Serving:
     # --- plans --------------------------------------------------------------------------------------------------
 
     def _look(self, uid: str = "") -> Server | None:
-        """Look for a newer plan, and note that it is to be followed; the server that the newest one names, if it is this
-        one, whose UID is needed at first alone. Raises SystemExit(0) if another server has taken its place."""
+        """Look for a newer plan, and note that it is to be followed. Returns this server as a new plan names it; its
+        UID is needed at first alone. Raises SystemExit(0) if another server has taken its place."""
         self._looked = time.monotonic()
         plan, newest = self._plans.in_volume(), self._newest
         if plan is None or plan.server is None or (newest is not None and plan.version <= newest.version):

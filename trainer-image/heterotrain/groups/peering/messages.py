@@ -135,8 +135,8 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """A worker of an asynchronous job asks its parameter server for the first `Grant`, or for parameters again. `traits`
-    is what its script has made, which must be as at the server, as a JSON object."""
+    """A worker of an asynchronous job asks its parameter server for its first `Grant`, or for parameters again.
+    `traits` is what its script has made, which must be as at the server, as a JSON object."""
 
     traits: Document
 
@@ -164,8 +164,8 @@ class EndJob:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a worker of an asynchronous job is to compute next, on the parameters in the bytes that follow; `whole`: also
-    those that are not trained.
+    """What a worker of an asynchronous job is to compute next, on the parameters in the bytes that follow; `whole`:
+    also those that are not trained.
 
     `share` is epoch, start and stop of the samples; without any the job is over. `ahead` are those that probably come
     after them. `position` is the job's: updates, epoch, samples of it. `applied`: so was the worker's last update.
