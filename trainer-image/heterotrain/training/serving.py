@@ -263,6 +263,8 @@ class Serving:
         verdict: Accepted | Refused = Refused("another connection of this worker has taken its place")
         if self._callers.get(caller.uid) is caller:
             verdict = self._service.judge(asked, now)
+        if isinstance(verdict, Accepted) and verdict.lease.samples != update.samples:
+            verdict = Refused(f"lease {update.lease} has {verdict.lease.samples} samples, not {update.samples}")
         figures = self._metrics.server
         if isinstance(verdict, Refused) and verdict.late:
             figures.discarded(caller.name, LATE)
@@ -270,7 +272,7 @@ class Serving:
             self._callers.pop(caller.uid, None)
             self._service.leave(caller.uid)
             port.turn_away(caller, LEASE, verdict.why, again=True)
-        elif verdict.lease.samples != update.samples or not are_finite(self._layout.gradients(caller.room)):
+        elif not are_finite(self._layout.gradients(caller.room)):
             figures.discarded(caller.name, NONFINITE)
             self._drop_nonfinite(caller, verdict, now)
         else:
