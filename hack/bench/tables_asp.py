@@ -60,6 +60,27 @@ def accuracy(documents: Documents) -> str:
     return table((*headings, *more), rows, texts=3)
 
 
+def real(documents: Documents) -> str:
+    """A row for each policy: of `asp_run`."""
+    rows = []
+    for run in (run for document in documents for run in document["outcomes"]):
+        late = run["late_updates"].values()
+        rows.append(
+            [
+                run["policy"],
+                run["updates"],
+                f"{run['updates'] / run['seconds']:.1f}",
+                f"{max(late) / min(late):.2f}",
+                run["staleness"],
+                run["stalest"],
+                run["adjustments"],
+                " / ".join(map(str, run["batches"])),
+            ]
+        )
+    headings = ("policy", "updates", "updates/s", "fastest over slowest update rate", "staleness", "greatest")
+    return table((*headings, "adjustments", "last batches"), rows) + "\n\n" + measured_on(documents)
+
+
 def server(documents: Documents) -> str:
     """What one parameter server carries: of `asp_server`."""
     runs = [run for document in documents for run in document["runs"]]
