@@ -1,11 +1,11 @@
-"""Tables of asynchronous training in virtual time, beside what the papers say of it."""
+"""Tables of asynchronous training: in virtual time, and what a server carries."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import fmean
 
-from table import NONE, Documents, table
+from table import NONE, Documents, measured_on, table
 
 BSP, UNIFORM, STATIC, DYNAMIC = "BSP", "uniform", "static", "dynamic"
 UNIFORM_SCALED = "uniform, rates by the global batch"
@@ -58,3 +58,57 @@ def accuracy(documents: Documents) -> str:
     headings = ("model", "level", "arm", "accuracy", "virtual seconds", "until 95 % of BSP's accuracy", "updates")
     more = ("staleness", "greatest", "fastest over slowest update rate", "adjustments")
     return table((*headings, *more), rows, texts=3)
+
+
+def real(documents: Documents) -> str:
+    """A row for each policy: of `asp_run`."""
+    rows = []
+    for run in (run for document in documents for run in document["outcomes"]):
+        late = run["late_updates"].values()
+        rows.append(
+            [
+                run["policy"],
+                run["updates"],
+                f"{run['updates'] / run['seconds']:.1f}",
+                f"{max(late) / min(late):.2f}",
+                run["staleness"],
+                run["stalest"],
+                run["adjustments"],
+                " / ".join(map(str, run["batches"])),
+            ]
+        )
+    headings = ("policy", "updates", "updates/s", "fastest over slowest update rate", "staleness", "greatest")
+    return table((*headings, "adjustments", "last batches"), rows) + "\n\n" + measured_on(documents)
+
+
+def server(documents: Documents) -> str:
+    """What one parameter server carries: of `asp_server`."""
+    runs = [run for document in documents for run in document["runs"]]
+    rates = {
+        kind: fmean(run["megabytes_per_second"] for run in runs if run["kind"] == kind) for kind in ("raw", "channel")
+    }
+    rows = [
+        ["a plain socket, one worker", f"{rates['raw']:.0f}", "", "", ""],
+        [
+            "the peers' channel, one worker",
+            f"{rates['channel']:.0f} ({rates['channel'] / rates['raw']:.0%})",
+            "",
+            "",
+            "",
+        ],
+    ]
+    for run in runs:
+        if run["kind"] in rates:
+            continue
+        rows.append(
+            [
+                f"a server, {run['workers']} {'worker' if run['workers'] == 1 else 'workers'}, "
+                f"{run['parameters'] * 4 / 1e6:g} MB",
+                f"{run['megabytes_per_second']:.0f}",
+                f"{run['updates_per_second']:.0f}",
+                f"{1e3 * run['cpu_seconds_per_update']:.2f} ms",
+                f"{run['memory_models']:.1f}" if run["kind"] == "large" else "",
+            ]
+        )
+    headings = ("what moves the bytes", "MB/s", "updates/s", "server's CPU per update", "memory in models")
+    return f"{table(headings, rows)}\n\n{measured_on(documents)}"

@@ -114,8 +114,10 @@ class Gang:
         self.plan = Plan(10 * generation, generation, apply_at, members)
         self.write(self.plan.to_json())
 
-    def start(self, batch: int, micro: int = 0, command: Sequence[str] = ()) -> Member:
-        """One worker more, which is in no plan yet."""
+    def start(
+        self, batch: int, micro: int = 0, command: Sequence[str] = (), more: Mapping[str, str] | None = None
+    ) -> Member:
+        """One worker more, which is in no plan yet; `more` of its environment."""
         number, port = len(self.members), free_port()
         member = Member(
             f"w-{number}", f"uid-{self.generation}-{number}", f"127.0.0.1:{free_port()}", "cpu", batch, micro
@@ -139,7 +141,8 @@ class Gang:
                     contract.ENV_TERMINATION_LOG: str(self.folder / f"{member.uid}.end"),
                     contract.ENV_SERIES: str(self.folder / f"{member.uid}.jsonl"),
                 }
-                | self._environment,
+                | self._environment
+                | (dict(more) if more else {}),
                 REPOSITORY,
                 log.fileno(),
             )
@@ -292,11 +295,11 @@ class Gang:
         return Termination.from_text((self.folder / f"{self.members[rank].uid}.end").read_text())
 
     def series(self, rank: int) -> list[StepRecord]:
-        return [StepRecord.from_json(line) for line in self._lines(rank) if '"metrics"' not in line]
+        return [StepRecord.from_json(line) for line in self._lines(rank) if '"own"' in line]
 
-    def evaluations(self) -> list[EvaluationRecord]:
+    def evaluations(self, leader: int = 0) -> list[EvaluationRecord]:
         """The leader's records of evaluations."""
-        return [EvaluationRecord.from_json(line) for line in self._lines(0) if '"metrics"' in line]
+        return [EvaluationRecord.from_json(line) for line in self._lines(leader) if '"metrics"' in line]
 
     def _lines(self, rank: int) -> list[str]:
         """None of a worker that has not come to its first step."""

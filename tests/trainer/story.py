@@ -65,6 +65,13 @@ def undisturbed(batch: int = BATCH, epochs: int = EPOCHS, optimizer: str = "adam
     return in_plain_loop([(batch, 1.0)] * epochs * -(-len(digits()) // batch), epochs, optimizer)
 
 
+def optimizer_of(model: nn.Module, name: str) -> torch.optim.Optimizer:
+    """That of `scripts/train.py`."""
+    if name == "adam":
+        return torch.optim.Adam(model.parameters(), lr=0.005)
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9 if name == "sgd" else 0.0)
+
+
 def in_plain_loop(steps: Sequence[tuple[int, float]], epochs: int, optimizer: str) -> Undisturbed:
     """The same with a global batch for each step, of which an epoch's last has what is left, and a factor of its
     learning rate."""
@@ -72,11 +79,7 @@ def in_plain_loop(steps: Sequence[tuple[int, float]], epochs: int, optimizer: st
         data = digits()
         torch.manual_seed(1)
         model = DigitsCNN(8)
-        made = (
-            torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-            if optimizer == "sgd"
-            else torch.optim.Adam(model.parameters(), lr=0.005)
-        )
+        made = optimizer_of(model, optimizer)
         losses: list[float] = []
         [rate] = {group["lr"] for group in made.param_groups}
         for epoch in range(epochs):

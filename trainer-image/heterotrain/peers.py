@@ -71,6 +71,32 @@ def parse_facts(document: bytes) -> Facts:
         raise PeerError(f"the message of the worker that has committed most cannot be understood: {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a parameter server knows of the training: the newest losses, of an update and of an epoch, and the newest
+    evaluation."""
+
+    loss: float
+    epoch_loss: float
+    evaluation: dict[str, Any]
+
+
+def parse_news(document: bytes) -> News:
+    """Raises PeerError."""
+    try:
+        found = parse_object(document, MAX_BYTES)
+        evaluation = found.get("evaluation")
+        if not (isinstance(evaluation, dict) and is_whole(evaluation.get("step"), low=-1)):
+            raise ValueError("evaluation: expected a step and figures")
+        values = evaluation.get("values")
+        losses = found.get("loss"), found.get("epoch_loss")
+        if not (_are_figures(values) and all(map(_is_figure, losses))):
+            raise ValueError("loss, epoch_loss, evaluation: expected figures")
+        return News(float(losses[0]), float(losses[1]), {"step": evaluation["step"], "values": values})
+    except ValueError as error:
+        raise PeerError(f"what the parameter server knows of the training cannot be understood: {error}") from error
+
+
 def parse_sums(document: bytes) -> tuple[int, dict[str, tuple[float, float]]]:
     """One worker's part of an evaluation: its samples, and sum and divisor of each metric. Raises PeerError."""
     try:

@@ -248,7 +248,9 @@ class Session:
         if self._worker is None:
             return True
         if self._life is not None and self._life.started:
-            return self._life.rank == 0 and not self.warming
+            return self._life.leads and not self.warming
+        if self._config.mode == contract.ASP:
+            return self._worker.serves
         plan = PlanFile(self._worker.plan_dir).newest()
         rank = None if plan is None else plan.rank_of(self._worker.name, self._worker.uid)
         if rank is None:

@@ -20,6 +20,8 @@ PHASE_LABEL = "phase"
 METRIC_LABEL = "metric"
 RESUMED_FROM_LABEL = "resumed_from"
 BATCH_LABEL = "batch"
+PEER_LABEL = "peer"
+REASON_LABEL = "reason"
 
 WORKERS = Table("heterotrain_worker_", (JOB_LABEL, WORKER_LABEL, GROUP_LABEL, VERSION_LABEL))
 
@@ -312,4 +314,42 @@ EVALUATION_STEP = WORKERS.row(
     "Committed steps of the model evaluated last.",
     unit="steps",
     details="Only the leader exports it.",
+)
+
+# Of the parameter server of an asynchronous job, by the worker that sends.
+SERVER = Table("heterotrain_server_", (JOB_LABEL, WORKER_LABEL))
+
+SERVER_UPDATES = SERVER.row(COUNTER, "updates", "Updates applied, by worker.", unit="updates", further=(PEER_LABEL,))
+SERVER_STALENESS = SERVER.row(
+    Kind.HISTOGRAM,
+    "staleness",
+    "Versions by which the model had changed since it was given out, by worker.",
+    unit="versions",
+    further=(PEER_LABEL,),
+    details="It is that of each update that is applied.",
+)
+SERVER_DISCARDED = SERVER.row(
+    COUNTER,
+    "discarded",
+    "Updates that were not applied, by worker and reason.",
+    unit="updates",
+    further=(PEER_LABEL, REASON_LABEL),
+    details="The reason is `late` (`training.asynchronous.late: Discard`) or `nonfinite`. Their samples go out again.",
+)
+SERVER_WAITED_SECONDS = SERVER.row(
+    COUNTER,
+    "waited_seconds",
+    "Seconds between a worker's update and its next parameters.",
+    unit="s",
+    further=(PEER_LABEL,),
+    details="With a bound on staleness it is mostly waiting for slower workers.",
+)
+SERVER_REFUSED = SERVER.row(
+    COUNTER,
+    "refused",
+    "Connections and messages that were refused, by reason.",
+    further=(REASON_LABEL,),
+    details="`unproven`: without the job's secret; `crowded`: more at a time than are let in; `malformed`: what no "
+    "worker would send; `different`: another script; `lease`: for samples that the worker does not hold; `silent` and "
+    "`unread`: nothing came from it, or it read nothing, for `heartbeatTimeoutSeconds`.",
 )

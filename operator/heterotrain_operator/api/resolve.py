@@ -7,10 +7,11 @@ from pathlib import PurePosixPath
 
 from heterotrain import contract
 from heterotrain.contract import TrainingConfig
-from heterotrain_operator.api.job import HeteroTrainingJob
+from heterotrain_operator.api.job import HeteroTrainingJob, JobSpec
 from heterotrain_operator.api.quantity import parse_quantity
+from heterotrain_operator.api.spec.training import Asynchronous
 from heterotrain_operator.api.spec.worker_groups import WorkerGroup
-from heterotrain_operator.core.model import Group, Growth, Job, Scaling, Stragglers
+from heterotrain_operator.core.model import SERVER_GROUP, Group, Growth, Job, Scaling, Stragglers
 
 
 def cpu_limit(group: WorkerGroup) -> float | None:
@@ -29,6 +30,7 @@ def to_core(job: HeteroTrainingJob) -> Job:
     """
     spec = job.spec
     deadline, ttl = spec.run_policy.active_deadline_seconds, spec.run_policy.ttl_seconds_after_finished
+    server = spec.server_group
     return Job(
         name=job.metadata.name,
         groups=tuple(
@@ -57,6 +59,8 @@ def to_core(job: HeteroTrainingJob) -> Job:
         smoothing=spec.batching.smoothing,
         prediction=spec.batching.prediction,
         dry_run=spec.batching.dry_run,
+        balance=spec.batching.balance,
+        server=None if server is None else Group(SERVER_GROUP, 1, price_per_hour=server.price_per_hour),
         stragglers=Stragglers(
             action=spec.stragglers.action,
             threshold=spec.stragglers.threshold,
@@ -111,15 +115,23 @@ def global_batch_variable(job: HeteroTrainingJob) -> dict[str, str]:
     return {contract.ENV_GLOBAL_BATCH_SIZE: str(batch)}
 
 
+def _rates_batch(spec: JobSpec) -> int:
+    """The batch that learning rates are chosen for."""
+    asked, per_worker = spec.training.asynchronous, spec.training.batch_size_per_worker
+    if asked is not None and asked.rate_reference == "WorkerBatch" and per_worker is not None:
+        return per_worker
+    return spec.global_batch_size
+
+
 def training_config(job: HeteroTrainingJob, group: str) -> TrainingConfig:
-    """The configuration that the workers of one group start with.
+    """The configuration that the workers of one group start with, or the parameter server.
 
     Raises ValueError if the job has no such group.
     """
     spec = job.spec
-    own = next((candidate for candidate in spec.worker_groups if candidate.name == group), None)
+    own = next((candidate for candidate in spec.pod_groups if candidate.name == group), None)
     if own is None:
-        names = ", ".join(candidate.name for candidate in spec.worker_groups)
+        names = ", ".join(candidate.name for candidate in spec.pod_groups)
         raise ValueError(f"job {job.metadata.name} has no worker group {group!r}; it has {names}")
     target = spec.training.target
     config = TrainingConfig(
@@ -143,8 +155,11 @@ def training_config(job: HeteroTrainingJob, group: str) -> TrainingConfig:
         config = replace(
             config,
             learning_rate_scaling=spec.training.learning_rate_scaling,
-            learning_rate_own_batch=spec.global_batch_size,
+            learning_rate_own_batch=_rates_batch(spec),
         )
+    if spec.training.mode == "ASP":
+        asked = spec.training.asynchronous or Asynchronous()
+        config = replace(config, mode=contract.ASP, max_staleness=asked.max_staleness, late=asked.late, push=asked.push)
     if target is None:
         return config
     return replace(

@@ -33,6 +33,9 @@ FINAL_PHASES: tuple[JobPhase, ...] = ("Succeeded", "Failed")
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed"]
 
 
+SERVER_GROUP = "server"
+"""The group of the parameter server's pod, which is none of the job's groups."""
+
 SHORT_GRACE_SECONDS = 5
 """The grace of a worker that answers nobody or hangs: a process that is stopped cannot use a longer one, and holds what
 its successor may need. One that only seemed to hang still has the time to say its last words.
@@ -118,7 +121,8 @@ class Growth:
 class Job:
     """What the user wants, resolved: defaults filled in, the global batch a number.
 
-    `uid` distinguishes it from another one of its name, on a backend that knows it.
+    `uid` distinguishes it from another one of its name, on a backend that knows it. An asynchronous one has a parameter
+    `server`, the group of its one pod.
     """
 
     name: str
@@ -133,6 +137,8 @@ class Job:
     smoothing: float = 0.2
     prediction: str = "EMA"  # how own times are predicted, a key of `PREDICTORS`
     dry_run: bool = False
+    balance: str = "Compute"  # or Cycle: what batches even out includes what workers wait for in an update
+    server: Group | None = None
     stragglers: Stragglers = Stragglers()
     scaling: Scaling = Scaling()
     growth: Growth | None = None  # of the global batch, which then is that of the present workers
@@ -153,6 +159,20 @@ class Job:
     def seed(self) -> str:
         """Of what is left to chance."""
         return self.uid or self.name
+
+
+@cheap_frozen_dataclass(frozen=True, slots=True)
+class PeerMetrics:
+    """What a parameter server says of one worker, since the server began: how many of its updates were applied and how
+    many `discarded`, how long it waited for slower ones, and how many updates of others an applied one was behind, in
+    the mean (None: not known).
+    """
+
+    worker: str
+    updates: float = 0.0
+    discarded: float = 0.0
+    waited_seconds: float = 0.0
+    staleness: float | None = None
 
 
 @cheap_frozen_dataclass(frozen=True, slots=True)
@@ -203,6 +223,7 @@ class WorkerMetrics:
     cpu_wait_seconds: float | None = None
     cpu_pressure_seconds: float | None = None
     computing_threads: float | None = None
+    peers: tuple[PeerMetrics, ...] = ()  # of a parameter server: its workers
 
 
 @cheap_frozen_dataclass(frozen=True, slots=True)

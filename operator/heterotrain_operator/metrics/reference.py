@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from heterotrain.metric import Metric, Table
-from heterotrain.worker_metrics import WORKERS
+from heterotrain.worker_metrics import SERVER, WORKERS
 from heterotrain_operator.api.generate import write_or_check
 from heterotrain_operator.metrics.table import JOBS, OPERATOR
 
 PATH = Path("docs/metrics.md")
 """In the repository."""
 
-PLACES: Mapping[str, Iterable[Table]] = {"workers": (WORKERS,), "operator": (JOBS, OPERATOR)}
+PLACES: Mapping[str, Iterable[Table]] = {"workers": (WORKERS, SERVER), "operator": (JOBS, OPERATOR)}
 """The tables that stand after each mark `<!-- metrics: PLACE -->`."""
 
 END = "<!-- end of metrics -->"

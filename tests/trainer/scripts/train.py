@@ -14,7 +14,7 @@ from heterotrain.workloads.digits import DigitsCNN, digits
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
-parser.add_argument("--optimizer", choices=["sgd", "adam"], default="sgd")
+parser.add_argument("--optimizer", choices=["sgd", "adam", "plain"], default="sgd")
 parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
 parser.add_argument("--loss", choices=["mean", "sum"], default="mean")
@@ -60,8 +60,9 @@ class Model(DigitsCNN):
 session = heterotrain.join()
 torch.manual_seed(1)
 model = Model()
-if options.optimizer == "sgd":
-    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
+if options.optimizer != "adam":
+    momentum = 0.9 if options.optimizer == "sgd" else 0.0
+    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=momentum)
 else:
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr / 10)
 criterion = nn.CrossEntropyLoss(reduction=options.loss)

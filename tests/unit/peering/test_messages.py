@@ -16,7 +16,10 @@ from heterotrain.groups.peering.messages import (
     Abandon,
     Begins,
     Collect,
+    EndJob,
+    Enter,
     Frame,
+    Grant,
     Hello,
     Joins,
     Left,
@@ -24,6 +27,8 @@ from heterotrain.groups.peering.messages import (
     Over,
     Prepare,
     Put,
+    TurnedAway,
+    Update,
     Values,
     Vouches,
 )
@@ -56,6 +61,11 @@ MESSAGES: list[Message] = [
     Put(NUMBER, "3.1/control/0/1", b"\x00\xff"),
     Collect(NUMBER, "3.1/control/0/", 2),
     Values(NUMBER, "3.1/control/0/", 2, True, 0, (b"\x00", None)),
+    Enter('{"model": "2 tensors"}'),
+    Update("00ff", 7, 3, 32, 0.25, 0.5, 32.0, True),
+    EndJob(),
+    Grant("00ff", 8, (0, 32, 64), (), (4, 0, 32), True, False, "", "{}"),
+    TurnedAway("lease 7 was never given", True),
 ]
 DOCUMENTS = [json.loads(encode_message(each)) for each in MESSAGES]
 

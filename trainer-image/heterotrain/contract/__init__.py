@@ -6,6 +6,7 @@ the end of a worker travels as its termination message. A change of any name her
 
 from heterotrain.contract.config import ASP as ASP
 from heterotrain.contract.config import BSP as BSP
+from heterotrain.contract.config import PUSH_MODEL as PUSH_MODEL
 from heterotrain.contract.config import TRAINING_LOSS as TRAINING_LOSS
 from heterotrain.contract.config import TrainingConfig as TrainingConfig
 from heterotrain.contract.evaluated import MAX_METRIC_NAME as MAX_METRIC_NAME
@@ -30,3 +31,4 @@ from heterotrain.contract.plan import Server as Server
 from heterotrain.contract.plan import parse_plan as parse_plan
 from heterotrain.contract.records import EvaluationRecord as EvaluationRecord
 from heterotrain.contract.records import StepRecord as StepRecord
+from heterotrain.contract.records import UpdateRecord as UpdateRecord

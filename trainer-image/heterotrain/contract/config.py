@@ -35,6 +35,9 @@ _NAMED = 8
 BSP, ASP = "BSP", "ASP"
 """Ways of training together: in steps that all take together, or each by itself, through a parameter server."""
 
+PUSH_MODEL = "Model"
+"""What workers of an asynchronous job send in place of gradients, if it says so."""
+
 TRAINING_LOSS = "loss"
 """The metric that needs no evaluation: the mean global training loss of the last `target_every_steps` steps."""
 

@@ -11,7 +11,7 @@ from heterotrain.foreign import as_text, is_whole, parse_object
 _TERMINATION_BYTES = 4096
 
 ERROR_MISSING_DEVICE = "MissingDeviceError"
-ERRORS_THAT_PASS = frozenset({"MembershipError", "CollectiveError", "CheckpointError"})
+ERRORS_THAT_PASS = frozenset({"MembershipError", "ServerLostError", "CollectiveError", "CheckpointError"})
 """Last words of a worker that an error ended begin with the name of its class, and a colon. The first of these stays as
 long as the worker's place has no such device, the others speak of other workers, the network and storage.
 """

@@ -94,6 +94,10 @@ class Plan:
         """Samples per step, by rank."""
         return tuple(member.batch_size for member in self.members)
 
+    def names(self, uid: str) -> bool:
+        """Whether a worker of this UID is a member."""
+        return any(member.uid == uid for member in self.members)
+
     def rank_of(self, name: str, uid: str) -> int | None:
         """The rank of a worker; None if the plan does not hold it under this very identity."""
         for rank, member in enumerate(self.members):

@@ -45,6 +45,42 @@ class EvaluationRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateRecord:
+    """A parameter server's account of one update that it has applied, as the `step`th of the job.
+
+    `worker` computed it in `seconds` of its own, on the parameters of `version`, by which time the model had changed
+    `staleness` times since; on the samples from `start` to `stop` of the order of `epoch`. Learning rates were
+    multiplied by `factor`. All updates in their order, with the first parameters, give the final ones.
+    """
+
+    time: float
+    step: int
+    worker: str
+    version: int
+    staleness: int
+    epoch: int
+    start: int
+    stop: int
+    factor: float
+    seconds: float
+
+    def to_json(self) -> str:
+        """One line, without the newline."""
+        return _line(self)
+
+    @classmethod
+    def from_json(cls, line: str) -> UpdateRecord:
+        """Fields that are not known here are passed over. Raises ValueError on a torn or foreign line."""
+        document = parse_object(line, MAX_LINE)
+        values = [document.get(field.name) for field in fields(cls)]
+        time, step, worker, *wholes, factor, seconds = values
+        numbers = all(map(is_number, (time, factor, seconds)))
+        if not (numbers and is_text(worker, _LONGEST_MARK) and all(map(is_whole, (step, *wholes)))):
+            raise ValueError(f"not a record of an update: {as_text(line, _SHOWN)}")
+        return cls(*values)  # type: ignore[arg-type]  # each was looked at
+
+
+@dataclass(frozen=True, slots=True)
 class StepRecord:
     """One worker's account of one committed step.
 

@@ -105,6 +105,7 @@ class Evaluation:
     def __init__(self, config: TrainingConfig) -> None:
         self.values: dict[str, float] = {}
         self.target_reached = False
+        self.is_elsewhere = False  # another process evaluates, and says what it has measured
         self._config = config
         self._plan: _Plan | None = None
         self.samples: dict[str, str] = {}  # a few of its samples, as traits
@@ -152,7 +153,7 @@ class Evaluation:
 
     def is_due(self, position: Position, *, at_the_end: bool) -> bool:
         """Whether this boundary between steps is one for an evaluation; the same on all ranks."""
-        if self._plan is None or position.step == self.step:
+        if self._plan is None or self.is_elsewhere or position.step == self.step:
             return False
         if at_the_end or self._plan.every_steps is None:
             return at_the_end or (position.begins and position.step > 0)

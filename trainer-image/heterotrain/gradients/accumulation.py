@@ -62,6 +62,11 @@ class Accumulator:
             if kept is not None:
                 gradient.add_(kept)
 
+    def scale(self, factor: float) -> None:
+        """Multiply what was added up so far."""
+        for kept in self._kept.values():
+            kept.mul_(factor)
+
     def give_back(self) -> None:
         """Put what was kept where a script looks for it, together with what is there."""
         for parameter, kept in self._kept.items():

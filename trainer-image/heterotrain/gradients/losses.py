@@ -39,6 +39,10 @@ class Losses:
         part = weighted.detach()
         self._running = part if self._running is None else self._running + part
 
+    def scale(self, factor: float) -> None:
+        """Multiply what was added so far in the running step."""
+        self._running = None if self._running is None else self._running * factor
+
     def commit(self, factor: float = 1.0) -> torch.Tensor | None:
         """The running step is committed. Returns what was added in it, times `factor`, to be booked later."""
         return self._running if self._running is None or factor == 1 else self._running * factor

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from heterotrain.contract import Plan, PlanError, parse_plan
+from heterotrain.contract import Member, Plan, PlanError, parse_plan
 from heterotrain.data.split import Split
 from heterotrain.job.planfile import PlanFile
 from heterotrain.job.worker import Worker
@@ -17,12 +17,30 @@ from heterotrain.peers import Facts, PeerError
 _POLL_SECONDS = 0.05
 
 
+def mean_batch(plan: Plan) -> int:
+    """Samples of one worker's batch, in the mean of those that have any."""
+    batches = [each for each in plan.batch_sizes if each]
+    return max(1, round(sum(batches) / len(batches))) if batches else 1
+
+
+def served_view(plan: Plan, *, at_once: bool = False) -> Plan:
+    """The plan of an asynchronous job as its server's own parts see it: of one worker, itself, whose steps are the
+    updates of others, one by one. `at_once`: it is followed at the next step, whatever it says itself."""
+    assert plan.server is not None
+    own = Member(plan.server.name, plan.server.uid, plan.server.address, "", mean_batch(plan))
+    return Plan(plan.version, plan.generation, "step" if at_once else plan.apply_at, (own,), holds=plan.holds)
+
+
 class Plans:
     """All ranks hold the same active plan at the same step."""
 
     def __init__(self, active: Plan | None, file: PlanFile | None) -> None:
         """A run alone has a plan and no file; a job has a file, and no plan at first."""
         self.rank = 0
+        self.is_served = False
+        """Whether this is a worker of an asynchronous job, which its server leads."""
+        self.published: Plan | None = None
+        """On such a server: the plan that it gives samples by. Its active one is that of a job of itself alone."""
         self.announced: Plan | None = None  # on the leader: what the running step's control collective announces
         self._active = active
         self._split = None if active is None else Split.of(active)
@@ -49,6 +67,21 @@ class Plans:
         if split is None or split.plan is not self._active:
             split = self._split = Split.of(self.active)
         return split
+
+    @property
+    def leads(self) -> bool:
+        """Whether this worker does what one alone is to do."""
+        return self.rank == 0 and not self.is_served
+
+    @property
+    def step_size(self) -> int:
+        """Samples of a full step; of an asynchronous one, which is one worker's, in the mean."""
+        return mean_batch(self.active) if self.is_served else self.split.global_batch_size
+
+    @property
+    def world_size(self) -> int:
+        """Workers that train."""
+        return len((self.published or self.active).members)
 
     @property
     def batch_size(self) -> int:
@@ -117,6 +150,10 @@ class Plans:
         """The members of a plan with other members train by it from here on."""
         self._active, self.rank = successor, rank
         self._pending = self.successor = None
+
+    def propose(self, plan: Plan) -> None:
+        """On a server: this plan is to be the active one from the boundary on that it waits for."""
+        self._pending = plan
 
     def reform(self, plan: Plan, rank: int) -> None:
         """The members of an attempt are those of this plan. It is followed if they are others than before; if not,

@@ -39,6 +39,7 @@ class Worker:
     job_uid: str = ""
     elastic: bool = True
     warms_up: bool = False
+    serves: bool = False
     secret: str | None = field(default=None, repr=False)
 
     @classmethod
@@ -74,6 +75,7 @@ class Worker:
             job_uid=environment.get(contract.ENV_JOB_UID, ""),
             elastic=_is_elastic(environment),
             warms_up=environment.get(contract.ENV_WARM_UP) == "1",
+            serves=environment.get(contract.ENV_ROLE) == contract.ROLE_SERVER,
             secret=_secret(environment),
         )
 

@@ -30,6 +30,7 @@ from heterotrain.reporting import resources
 from heterotrain.reporting.cpu_use import CpuMeter
 from heterotrain.reporting.families import Figures, families
 from heterotrain.reporting.peak import PeakMemory
+from heterotrain.reporting.server_metrics import ServerMetrics
 from heterotrain.reporting.serving import MetricsServer
 from heterotrain.worker_metrics import WORKERS
 
@@ -113,6 +114,7 @@ class WorkerMetrics(Collector):
         self.state = WorkerState()
         self.counters = VersionCounters()
         self.memory = PeakMemory()
+        self.server = ServerMetrics(job, worker)  # has series on a parameter server alone
         self._samples_at_once = 0
         self._labels = (job, worker, group)
         self._in_collective = in_collective
@@ -150,7 +152,7 @@ class WorkerMetrics(Collector):
         """Prometheus' way to ask. What is not known has no series."""
         counters = self.counters  # once, for the training thread replaces it when the version changes
         exported = families(WORKERS, [((*self._labels, str(counters.plan_version)), self._figures(counters))])
-        return [family for family in exported if family.samples]
+        return [family for family in (*exported, *self.server.collect()) if family.samples]
 
     def _figures(self, counters: VersionCounters) -> Figures:
         """The value of every metric in the table of workers' metrics."""

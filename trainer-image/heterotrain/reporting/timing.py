@@ -53,6 +53,11 @@ class StepClock:
         """A gradient bucket of this step is ready; the last one counts."""
         self._ready = time.perf_counter()
 
+    @property
+    def own_seconds(self) -> float:
+        """Those of this step until its newest bucket was ready, as the host sees it."""
+        return self._ready - self._begin
+
     def bucket_done(self) -> None:
         """A bucket's collective has completed."""
         self._done = max(self._done, time.perf_counter())

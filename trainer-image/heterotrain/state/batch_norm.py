@@ -96,6 +96,10 @@ class RunningStatistics:
         """The modules that own these buffers, and the buffers' names there."""
         return [(layer, name) for layer in self._layers for name in layer._buffers]
 
+    def moments(self) -> list[torch.Tensor]:
+        """The running means and variances."""
+        return [each for pair in self._moments() for each in pair]
+
     def buffers(self) -> list[torch.Tensor]:
         """The running means and variances, and the counts of batches."""
         return [buffer for layer in self._layers for buffer in layer.buffers(recurse=False)]

@@ -38,6 +38,8 @@ SCHEMA = 1
 SCHEMA_WITH_ORDER = 2
 """Of a state that names the order of its epoch's samples, which is not the one that states of the first schema have. A
 library that does not know of it refuses such a state, instead of going on in another order."""
+SCHEMA_WITH_LEDGER = 3
+"""Of a state of an asynchronous job, whose samples were not applied in their order."""
 
 _EXTRA_STATE_KEY_SUFFIX = "_extra_state"  # what torch calls a module's state beside its tensors
 _LONGEST_ERROR = 500
@@ -345,14 +347,25 @@ def order_of(state: dict[str, Any]) -> str:
     return str(kind)
 
 
+def check_nothing_is_open(ledger: Any, position: Position) -> None:
+    """Raises CheckpointError if a state is of an asynchronous job in the midst of its samples."""
+    expected = {"epoch": position.epoch, "cursor": position.cursor, "ranges": []}
+    if ledger is not None and ledger != expected:
+        raise CheckpointError(
+            "the checkpoint is of an asynchronous job (training.mode: ASP), which has applied samples out of order; "
+            "only mode: ASP can go on from it"
+        )
+
+
 def check_fits(state: dict[str, Any], *, seed: int, dataset_length: int) -> Position:
     """The position that a state resumes at.
 
     Raises CheckpointError if the state belongs to another job: another schema, seed or data set would silently break
     "every sample exactly once".
     """
-    if state.get("schema") not in (SCHEMA, SCHEMA_WITH_ORDER):
-        raise CheckpointError(f"checkpoint schema {state.get('schema')!r} is none of {SCHEMA}, {SCHEMA_WITH_ORDER}")
+    known = (SCHEMA, SCHEMA_WITH_ORDER, SCHEMA_WITH_LEDGER)
+    if state.get("schema") not in known:
+        raise CheckpointError(f"checkpoint schema {state.get('schema')!r} is none of {', '.join(map(str, known))}")
     for name, wanted in (("seed", seed), ("dataset_length", dataset_length)):
         if state.get(name) != wanted:
             raise CheckpointError(f"the checkpoint's {name} is {state.get(name)!r}, the job's is {wanted}")

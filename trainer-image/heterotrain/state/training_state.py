@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -20,6 +20,19 @@ from heterotrain.state.owner import Ownership
 from heterotrain.state.snapshot import Snapshots, Target
 from heterotrain.state.state_copy import tensors_in
 from heterotrain.state.structure import Structure, restore
+
+
+class KeptLedger(Protocol):
+    """What of an asynchronous job's samples is applied, which the position alone does not say."""
+
+    def document(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        ...
+
+    def load(self, document: object, position: Position) -> None:
+        """Take over a checkpoint's document, None if it has none. Raises CheckpointError."""
+        ...
+
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +60,7 @@ class TrainingState:
         self.epoch_loss = EpochLoss()
         self.structure: Structure | None = None  # if it is another than when the script's loop began
         self.registered: dict[str, Any] = {}
+        self.ledger: KeptLedger | None = None
         self.saved_steps: list[int] = []  # of checkpoints that this process knows to have been written
         self._model = model
         self._optimizer = optimizer
@@ -130,6 +144,9 @@ class TrainingState:
         }
 
     def _described_order(self) -> dict[str, Any]:
+        if self.ledger is not None:
+            own = {"schema": checkpoint.SCHEMA_WITH_LEDGER, "ledger": self.ledger.document()}
+            return own | ({} if self._order.kind == PERMUTATION else {"order": self._order.kind})
         if self._order.kind == PERMUTATION:
             return {"schema": checkpoint.SCHEMA}
         return {"schema": checkpoint.SCHEMA_WITH_ORDER, "order": self._order.kind}
@@ -148,7 +165,11 @@ class TrainingState:
         Raises CheckpointError if it does not fit this job, model or optimizer.
         """
         position = checkpoint.check_fits(state, seed=self._config.seed, dataset_length=self._dataset_length)
-        kind = checkpoint.order_of(state)
+        kind, ledger = checkpoint.order_of(state), state.get("ledger")
+        if self.ledger is None:
+            checkpoint.check_nothing_is_open(ledger, position)
+        else:
+            self.ledger.load(ledger, position)
         self.snapshots.before_change()
         try:
             if "structure" in state:

@@ -172,7 +172,7 @@ class Batches:
         if progress.done:
             step = life.position.step
             log.info("step %d was the job's last one: only what the script does after it is done again", step)
-        elif life.rank == 0:
+        elif life.leads:
             log.info("%s", sizes_of_steps(progress.rules, progress.global_batch_size))
 
     def _open(self) -> None:

@@ -93,6 +93,11 @@ class Group:
         return self.generation is None or self.generation.repeats
 
     @property
+    def ends_by_itself(self) -> bool:
+        """Whether the job is over as soon as this worker's script has ended it. True alone."""
+        return self.generation is None
+
+    @property
     def may_lack_sums(self) -> bool:
         """Whether sums that have not arrived may be missing in what this worker has committed: its groups broke, and a
         failed step cannot be repeated in them."""

@@ -66,7 +66,7 @@ class Leaving:
         if writes:
             self._state.release()
         self._group.leave()
-        self.finished, self.leader = True, self._plans.rank == 0
+        self.finished, self.leader = True, self._plans.leads
         self._stop.deferred = False
         if self._farewell is not None:
             self._farewell.write()  # who is killed from now on has no other chance to say so

@@ -46,6 +46,7 @@ class WorkerLife:
         self.started = False  # the loop over the batches has begun
         self._ended = False  # this worker's script has ended the job
         self._context = context
+        self._join = parts.join
         self._plans = context.plans
         self._metrics = context.metrics
         self._stop = context.stop
@@ -78,6 +79,11 @@ class WorkerLife:
         return self._plans.rank
 
     @property
+    def leads(self) -> bool:
+        """Whether this worker does what one alone is to do."""
+        return self._plans.leads
+
+    @property
     def position(self) -> Position:
         """How far the job has come."""
         return self.state.position
@@ -103,13 +109,17 @@ class WorkerLife:
         stop meanwhile.
         """
         self._stop.deferred = True
-        if self._context.worker is not None:
+        if self._join is not None:
+            self._join()
+        elif self._context.worker is not None:
             self._joining.await_membership(self._context.worker)
         self._metrics.state.taken_over = self.state.taken_over
-        if self.rank == 0:
+        if self.leads and self._join is None:
             for remark in remarks_on_division(self.progress.rules, self._plans.active):
                 log.warning("%s", remark)
-        for remark in self.subject.schedules.remarks(self.progress.total_steps, self._context.config.epochs):
+        # How many updates an asynchronous job takes depends on who is how fast.
+        steps = self.progress.total_steps if self._join is None else 0
+        for remark in self.subject.schedules.remarks(steps, self._context.config.epochs):
             log.warning("%s", remark)
         self._following.follow()
         self.step.start()
@@ -187,7 +197,7 @@ class WorkerLife:
                 if self._group.unite():
                     self.leaving.finish()
                     return False
-            elif self._plans.take_due(self.position.begins or self._plans.active.holds):
+            elif self._plans.take_due(self.position.begins or self._plans.active.holds) or self._following.is_behind:
                 self._following.follow()
             elif self._plans.active.holds:
                 self._hold()
@@ -236,7 +246,7 @@ class WorkerLife:
                 self._group.gather,
                 handle=self.subject.handle,
             )
-        if record is not None and self.rank == 0:
+        if record is not None and self.leads:
             self._context.series.write(record)
             self._metrics.state.evaluated = contract.Evaluated.of(record.step, record.metrics.items())
         self.accounts.mark("evaluation")
@@ -250,7 +260,7 @@ class WorkerLife:
             return  # what it has seen says nothing of the job
         self._ended = True
         self._exchange.done = True
-        if self._group.generation is None:
+        if self._group.ends_by_itself:
             self._exchange.done_agreed = True
 
     def loop_left(self) -> None:

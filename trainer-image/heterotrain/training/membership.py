@@ -269,7 +269,7 @@ class Following:
         self._followed = plan
         self._accounts.settle()
         self._metrics.follow(plan, self._plans.rank)
-        self._state.lead(self._plans.rank == 0)
+        self._state.lead(self._plans.leads)
         self._accounts.mark("first")
         if state.phase == contract.PHASE_HOLDING and not plan.holds:
             state.phase = contract.PHASE_TRAINING
@@ -278,7 +278,7 @@ class Following:
         if self._saving.is_elastic:
             state.protocol = self._group.protocol  # over nccl another one than before the members had met
         state.total_steps = self._progress.total_steps
-        self._follow_rates(plan.global_batch_size)
+        self._follow_rates(self._plans.batch_size if self._plans.is_served else plan.global_batch_size)
         if self._worker is not None:
             log.info(
                 "step %d: following plan %d: %d of %d samples",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from heterotrain import contract
 from heterotrain.data.evaluation import Evaluation
@@ -19,6 +21,7 @@ from heterotrain.state.replica_watch import ReplicaWatch
 from heterotrain.state.snapshot import Snapshots, Written
 from heterotrain.state.training_state import TrainingState
 from heterotrain.training.accounts import Accounts
+from heterotrain.training.asynchronous import Asynchronous
 from heterotrain.training.context import Context
 from heterotrain.training.exchange import Exchange
 from heterotrain.training.group import Group
@@ -26,6 +29,8 @@ from heterotrain.training.leaving import Leaving
 from heterotrain.training.progress import TrainingProgress
 from heterotrain.training.protocol import StepProtocol
 from heterotrain.training.saving import Saving
+from heterotrain.training.served_group import ServedGroup
+from heterotrain.training.serving import Serving
 from heterotrain.training.subject import Subject
 from heterotrain.training.synchronous import Synchronous
 from heterotrain.training.warming import WarmUp
@@ -48,6 +53,8 @@ class Parts:
     step: StepProtocol
     warm_up: WarmUp
     progress: TrainingProgress
+    join: Callable[[], None] | None
+    """How it joins its job, if not by meeting the other workers."""
 
 
 def put_together(context: Context, subject: Subject) -> Parts:
@@ -65,7 +72,8 @@ def put_together(context: Context, subject: Subject) -> Parts:
     accounts = Accounts(losses, context.metrics, context.series, config.smoothing, one_later=on_gpu)
     checksum = ReplicaChecksum(subject.module, subject.optimizer)
     exchange = Exchange(plans, losses, context.stop, ReplicaWatch(subject.hyperparameters, checksum, state))
-    group = Group(
+    is_asynchronous = worker is not None and config.mode == contract.ASP
+    group = (ServedGroup if is_asynchronous else Group)(
         subject=subject,
         state=state,
         plans=plans,
@@ -75,6 +83,24 @@ def put_together(context: Context, subject: Subject) -> Parts:
         evaluation=evaluation,
     )
     saving = Saving(context, state, group, accounts)
+    leaving = Leaving(context, state, group=group, exchange=exchange, accounts=accounts, saving=saving)
+    step: StepProtocol
+    join = None
+    if worker is not None and isinstance(group, ServedGroup):
+        plans.is_served = evaluation.is_elsewhere = not worker.serves
+        made = (Serving if worker.serves else Asynchronous)(
+            context,
+            subject,
+            state=state,
+            rules=rules,
+            group=group,
+            accounts=accounts,
+            leaving=leaving,
+            evaluation=evaluation,
+        )
+        step, join = made, partial(made.join, worker)
+    else:
+        step = Synchronous(context, subject, state=state, rules=rules, group=group, accounts=accounts)
     return Parts(
         context=context,
         subject=subject,
@@ -85,8 +111,8 @@ def put_together(context: Context, subject: Subject) -> Parts:
         exchange=exchange,
         group=group,
         saving=saving,
-        leaving=Leaving(context, state, group=group, exchange=exchange, accounts=accounts, saving=saving),
-        step=Synchronous(context, subject, state=state, rules=rules, group=group, accounts=accounts),
+        leaving=leaving,
+        step=step,
         warm_up=WarmUp(context, subject, state=state, group=group, rules=rules),
         progress=TrainingProgress(
             rules=rules,
@@ -97,6 +123,7 @@ def put_together(context: Context, subject: Subject) -> Parts:
             exchange=exchange,
             batch_size=None if worker is None else worker.global_batch_size,
         ),
+        join=join,
     )
 
 

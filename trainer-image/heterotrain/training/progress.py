@@ -69,11 +69,11 @@ class TrainingProgress:
 
     @property
     def _known_batch_size(self) -> int | None:
-        return self._plans.split.global_batch_size if self._plans.known else self._batch_size
+        return self._plans.step_size if self._plans.known else self._batch_size
 
     @property
     def world_size(self) -> int:
         """Workers of the active plan. Raises RuntimeError before there is one."""
         if not self._plans.known:
             raise RuntimeError("session.world_size is known only once the loop over the batches has begun")
-        return len(self._plans.active.members)
+        return self._plans.world_size

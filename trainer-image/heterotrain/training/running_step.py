@@ -16,14 +16,15 @@ class RunningStep:
     `samples` are all workers', `own_samples` this worker's in all its micro-batches. `source` is the first rank that
     has samples, if some rank has none; None if all have. `opened` is the number of micro-batches that the script got so
     far; `is_open` while it has not stepped the optimizer for the last of them, `scaled` once it has scaled that one's
-    loss. `count` is what they counted so far. `share` is the micro-batch under way, None without samples.
+    loss. `epoch` is that of the first sample. `count` is what they counted so far. `share` is the micro-batch under
+    way, None without samples.
     """
 
     __slots__ = (
         "_cursor",
-        "_epoch",
         "_parts",
         "count",
+        "epoch",
         "is_open",
         "opened",
         "own_samples",
@@ -39,7 +40,7 @@ class RunningStep:
         self.is_open = self.scaled = False
         self.count = 0.0
         self.share: Share | None = None
-        self._epoch = epoch
+        self.epoch = epoch
         self._cursor = cursor
 
     @classmethod
@@ -73,4 +74,4 @@ class RunningStep:
 
     def _share_of(self, part: tuple[int, int]) -> Share | None:
         start, stop = part
-        return Share(self._epoch, self._cursor + start, self._cursor + stop) if start < stop else None
+        return Share(self.epoch, self._cursor + start, self._cursor + stop) if start < stop else None

@@ -33,7 +33,7 @@ class Saving:
     def may_write(self) -> bool:
         """Whether this worker writes the job's checkpoints. Others may lead a job that goes on without it, and what is
         committed may be no whole step."""
-        leads = self._context.worker is not None and self._context.plans.rank == 0
+        leads = self._context.worker is not None and self._context.plans.leads
         return leads and not self._group.may_lack_sums and (not self.others_go_on or self._group.may_write)
 
     @property
@@ -63,6 +63,8 @@ class Saving:
 
     def save(self, *, writes: bool, beside: bool = False) -> None:
         """Who `writes` makes a checkpoint of what is committed, or if `beside` begins to. Raises CheckpointError."""
+        if writes:
+            self._context.series.flush()  # so that the records are those of all that the checkpoint holds
         with self._metrics.phase(contract.PHASE_CHECKPOINTING):
             self._state.save(writes=writes, beside=beside)
 

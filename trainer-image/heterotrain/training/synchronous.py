@@ -18,18 +18,14 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 
-import torch
-
 from heterotrain.data.sampler import Rules, Share, coming_shares
-from heterotrain.gradients.counting import checked_count, sample_weight
-from heterotrain.gradients.gradient_sum import touch
-from heterotrain.gradients.mean_check import MeanCheck
 from heterotrain.gradients.reduction import StepReduction
 from heterotrain.groups.control import Signals
 from heterotrain.state.buffers import KeptBuffers
 from heterotrain.state.randomness import StepRandomness
 from heterotrain.state.training_state import TrainingState
 from heterotrain.training.accounts import SMALLER, Accounts, Committed
+from heterotrain.training.computing import Computing
 from heterotrain.training.context import Context
 from heterotrain.training.group import Group
 from heterotrain.training.running_step import RunningStep
@@ -38,7 +34,7 @@ from heterotrain.training.subject import Subject
 log = logging.getLogger(__name__)
 
 
-class Synchronous:
+class Synchronous(Computing):
     """One worker's side of a synchronous step; a `StepProtocol`."""
 
     def __init__(
@@ -51,31 +47,16 @@ class Synchronous:
         group: Group,
         accounts: Accounts,
     ) -> None:
-        self._subject = subject
-        self._state = state
+        super().__init__(subject, state, group.losses)
         self._rules = rules
         self._group = group
         self._accounts = accounts
         self._plans = context.plans
         self._metrics = context.metrics
-        self._losses = group.losses
         self._exchange = group.exchange
         self._clock = group.clock
         self._buffers = KeptBuffers(subject.module)
         self._randomness = StepRandomness(context.config.seed, context.name, subject.device)
-        self._mean_check = MeanCheck()
-        self._step = RunningStep()
-        self._has_looked = False  # at what the model holds once the script's loop has run
-
-    @property
-    def share(self) -> Share | None:
-        """The samples that the script computes on now; None if this worker has none in the running step."""
-        return self._step.share
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the script has a batch that it has not committed yet."""
-        return self._step.is_open
 
     def start(self) -> None:
         """The job begins, or goes on, at the position that it has come to."""
@@ -89,12 +70,10 @@ class Synchronous:
         if position.begins:
             subject.hyperparameters.saw(subject.order.checksum(position.epoch))
         split = plans.split
-        self._step = step = RunningStep.at(position, split, plans.rank, self._rules)
+        step = RunningStep.at(position, split, plans.rank, self._rules)
         if step.samples != self._rules.usual_samples(split.global_batch_size):
             self._accounts.mark(SMALLER)
-        subject.accumulator.drop()
-        step.open_part()
-        subject.passes.open(first_part=True, last_part=step.is_last_part)
+        self._open(step)
         self._randomness.begin(position.step)
         self._losses.begin()
         if group.generation is None or group.reduction is None:
@@ -106,22 +85,6 @@ class Synchronous:
             self._accounts.settle()
             group.begin_exchange(self._metrics.counters.mean_seconds)
 
-    def next_part(self) -> bool:
-        """Go to this worker's next micro-batch of the running step; False if there is none.
-
-        Raises RuntimeError if the script has not committed the batch that it has.
-        """
-        step = self._step
-        if step.is_open:
-            raise RuntimeError(
-                "optimizer.step() was not called for the batch before; every batch must be committed once"
-            )
-        if not step.has_next_part:
-            return False
-        step.open_part()
-        self._subject.passes.open(first_part=False, last_part=step.is_last_part)
-        return True
-
     def coming(self) -> Iterator[Share]:
         """This worker's shares from the micro-batch under way on, provided that the plan stays as it is."""
         split, rank = self._plans.split, self._plans.rank
@@ -131,42 +94,10 @@ class Synchronous:
 
     # --- share --------------------------------------------------------------------------------------------------
 
-    def scale(self, loss: torch.Tensor, count: float | torch.Tensor | None) -> torch.Tensor:
-        """See `Session.scale`."""
-        step, subject = self._step, self._subject
-        share = step.share
-        if not step.is_open or share is None:
-            raise RuntimeError("session.scale() was called outside the loop over the batches")
-        subject.check_frozen()
-        if subject.loss.counted:
-            scaled = self._scaled_by_count(step, loss, count)
-        elif count is not None:
-            raise ValueError("session.scale(): a count is of use only after session.prepare(..., counted=True)")
-        else:
-            samples = share.stop - share.start
-            if self._mean_check.looks_left and subject.loss.reduction == "mean":
-                self._mean_check.look(loss, samples)
-            scaled = loss * sample_weight(samples, step.samples, subject.loss.reduction)
-        self._losses.add(scaled)
-        step.scaled = True
-        return subject.passes.through(scaled)
-
-    def _scaled_by_count(
-        self, step: RunningStep, loss: torch.Tensor, count: float | torch.Tensor | None
-    ) -> torch.Tensor:
-        if count is None:
-            raise ValueError("session.scale() needs a count after session.prepare(..., counted=True)")
-        if step.scaled:
-            raise RuntimeError("session.scale() was called twice for one batch; scale the sum of its losses")
-        number = checked_count(count)
-        step.count += number
+    def _counted(self, step: RunningStep, number: float) -> float:
         if step.is_last_part:
             self._group.send_count(step.count, step.samples)
-        if not number:
-            # The mean over nothing is no number, and its gradient would be none.
-            return touch(self._subject.trained, self._subject.device)
-        alone = self._group.generation is None
-        return loss * sample_weight(number, number if alone else step.samples, self._subject.loss.reduction)
+        return number if self._group.generation is None else step.samples
 
     # --- exchange -----------------------------------------------------------------------------------------------
 
@@ -208,16 +139,8 @@ class Synchronous:
 
     def commit(self) -> bool:
         """Step the optimizer with the gradient of the global batch; False if that is not there (yet)."""
-        step, subject, clock, reduction = self._step, self._subject, self._clock, self._group.reduction
-        if not step.is_open:
-            raise RuntimeError("optimizer.step() was called without a new batch")
-        if not step.scaled:
-            raise RuntimeError("the loss did not go through session.scale(); its gradient would be weighted wrongly")
-        subject.passes.check_done()
-        if not self._has_looked and step.share is not None:
-            self._has_looked = True
-            self._state.check_names()
-        step.is_open = False
+        subject, clock, reduction = self._subject, self._clock, self._group.reduction
+        step = self._check_computed()
         if reduction is None:
             clock.bucket_ready()
             subject.give_unreached_zeros()
@@ -296,9 +219,5 @@ class Synchronous:
     def drop(self, why: str) -> None:
         """Undo the running step, which will be done again."""
         log.warning("step %d failed and will be replayed: %s", self._state.position.step, why)
-        self._step = RunningStep()
-        self._subject.passes.close()
-        self._subject.accumulator.drop()
-        self._subject.optimizer.zero_grad()
-        self._subject.drop_gradients_of_lacking()
+        self._forget()
         self._buffers.restore()

@@ -10,6 +10,7 @@ import numpy as np
 
 from heterotrain.contract import Plan, PlanError, parse_plan
 from heterotrain_operator.clusters.port import PlanConflictError
+from heterotrain_operator.clusters.simulated.asynchronous import AsynchronousTraining
 from heterotrain_operator.clusters.simulated.events import LossOfMetrics, Reader
 from heterotrain_operator.clusters.simulated.influences import Influences, Trainee
 from heterotrain_operator.clusters.simulated.noise import Draws, natures
@@ -50,7 +51,8 @@ class SimulatedCluster:
         self._reported: set[str] = set()
         self._draws = Draws(scenario.seed)
         self._influences = Influences(scenario.events, scenario.seed)
-        self.training = Training(scenario, self._draws, self._influences)
+        of_job = Training if scenario.job.server is None else AsynchronousTraining
+        self.training: Training | AsynchronousTraining = of_job(scenario, self._draws, self._influences)
         self._columns: dict[str, int] = {}
         self._natures: list[float] = []
         self._losses = [event for event in scenario.events if isinstance(event, LossOfMetrics)]

@@ -111,12 +111,19 @@ class Timing(Described):
         Duration, said("Until workers of protocol 3 go on without one of them that has ended.")
     ] = 1.0
     transition_seconds: Annotated[Duration, said("For so long they stand still when others join or leave them.")] = 0.5
+    link_seconds: Annotated[
+        Duration,
+        said("Of an asynchronous job: for so long parameters, or gradients, take the one link between all of them."),
+    ] = 0.0
+    update_seconds: Annotated[
+        Duration, said("Of an asynchronous job: for so long its server applies an update, one after another.")
+    ] = 0.0
     warms_up: Annotated[
         bool, said("A worker computes some steps by itself before it joins others, and shows what they took.")
     ] = True
 
 
-AT_ONCE = Timing(0.0, 0.0, 0.0, 0, 0, 0.0, 0.0, 0.0, warms_up=False)
+AT_ONCE = Timing(0.0, 0.0, 0.0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, warms_up=False)
 """Everything that takes time beside steps takes none, and every step is measured."""
 
 
@@ -128,7 +135,8 @@ class Scenario:
     `other_workers`. It lasts `intervals` control intervals of `job.interval` executed steps each. The job itself has
     `total_steps` (None: more than are run); workers that fail go on from the last checkpoint, one of which is written
     every `checkpoint_steps` (0: never). An epoch has `epoch_steps`. All workers' own seconds are multiplied by the
-    `shared_noise` of a step, too.
+    `shared_noise` of a step, too. Steps of an asynchronous job are updates; `max_staleness` and `late` are its
+    `training.asynchronous`.
     """
 
     job: Job
@@ -144,6 +152,8 @@ class Scenario:
     epoch_steps: int = 100
     title: str = ""
     shared_noise: Noise = field(default_factory=NoNoise)
+    max_staleness: int | None = None
+    late: str = "Apply"
 
     def __post_init__(self) -> None:
         """Raises ValueError if a number makes no sense, or a model or an event is of nobody that the job has."""

@@ -126,9 +126,10 @@ def _policies(found: Comparison, course: Course | None) -> Section:
         for each in found.policies
         if each.batches
     ]
+    parts += [Sentence(f"{each.policy}: {updates}") for each in found.policies if (updates := of_updates(each))]
     parts += [Sentence(f"{each.policy}: {cost}") for each in found.policies if (cost := standstill(each))]
     parts.append(Sentence(MEANING, Tone.FAINT))
-    if course is not None:
+    if course is not None and any(each.ratio is not None for each in found.policies):
         parts.append(interval_ratios(course.shown))
     return Section("Policies", tuple(parts))
 
@@ -192,6 +193,17 @@ def standstill(policy: PolicyFigures) -> str:
         return ""
     once = f"of which {_spread(again, 0)} were executed before" if again.greatest else "every sample once"
     return f"{_spread(steps, 0)} steps, {once}, and {_spread(idle, 1)} s between steps"
+
+
+def of_updates(policy: PolicyFigures) -> str:
+    """How evenly, and on how old parameters, workers of an asynchronous job trained; empty of any other job."""
+    if policy.staleness is None:
+        return ""
+    spread = policy.spread_of_rates
+    old = f"updates were {_spread(policy.staleness, 2)} versions old in the mean"
+    if spread is None:
+        return old
+    return f"{old}; in the second half the fastest worker's came {_spread(spread, 2)} times as often as the slowest's"
 
 
 def interval_ratios(results: Mapping[str, SimulationResult]) -> Plot:

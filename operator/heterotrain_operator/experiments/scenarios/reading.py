@@ -133,6 +133,9 @@ def _simulation(file: ScenarioFile, job: HeteroTrainingJob, changes: Changes) ->
         communication=NoCommunication() if file.communication is None else file.communication.chosen.value(),
         shared_noise=NoNoise() if file.shared_noise is None else file.shared_noise.chosen.value(),
     )
+    asynchronous = job.spec.training.asynchronous
+    if asynchronous is not None:
+        scenario = replace(scenario, max_staleness=asynchronous.max_staleness, late=asynchronous.late)
     count = changes.seeds or file.seeds
     return Simulation(
         name=file.name,

@@ -18,7 +18,9 @@ STALLED = "Stalled"
 class RunFigures:
     """One run in numbers. `ratio` is the time of all its steps over that of the oracle's under the same noise,
     `settled_ratio` the same after the first intervals; `seconds` is the time of its steps. None where it is not known,
-    or never happened. `repeated_steps` were executed before, and `idle_seconds` are those between steps.
+    or never happened. `repeated_steps` were executed before, and `idle_seconds` are those between steps. Of an
+    asynchronous job, whose steps are updates, `staleness` is their mean in versions, and `spread_of_rates` how often
+    the fastest worker's came in the second half, over the slowest's.
     """
 
     policy: str
@@ -36,6 +38,8 @@ class RunFigures:
     batches: tuple[int, ...]
     repeated_steps: int = 0
     idle_seconds: float = 0.0
+    staleness: float | None = None
+    spread_of_rates: float | None = None
 
     @property
     def failed(self) -> bool:
@@ -71,6 +75,8 @@ class PolicyFigures:
     steps: Spread | None = None
     repeated_steps: Spread | None = None
     idle_seconds: Spread | None = None
+    staleness: Spread | None = None
+    spread_of_rates: Spread | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,8 @@ def figures_of(policy: str, result: SimulationResult) -> RunFigures:
         batches=result.plans[-1].batches if result.plans else (),
         repeated_steps=result.repeated_steps,
         idle_seconds=result.idle_seconds,
+        staleness=_known(result.staleness),
+        spread_of_rates=_known(result.spread_of_rates),
     )
 
 
@@ -153,6 +161,8 @@ def _of_policy(policy: str, runs: Sequence[RunFigures]) -> PolicyFigures:
         steps=_spread(run.steps for run in runs),
         repeated_steps=_spread(run.repeated_steps for run in runs),
         idle_seconds=_spread(run.idle_seconds for run in runs),
+        staleness=_spread(run.staleness for run in runs),
+        spread_of_rates=_spread(run.spread_of_rates for run in runs),
     )
 
 

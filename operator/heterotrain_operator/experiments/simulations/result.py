@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heterotrain_operator.clusters.simulated.scenario import Scenario
-from heterotrain_operator.core.model import Event, SizePoint
+from heterotrain_operator.core.model import Event, PeerMetrics, SizePoint
 
 Floats = npt.NDArray[np.float64]
 
@@ -56,7 +56,9 @@ class SimulationResult:
     shape (n, K), of the `workers` in plan order, NaN where one was no member; they are empty, of shape (0, K), if they
     were not asked for. `phase` is the job's at the end, `rounds` how often it was decided on. Of the steps so many are
     `repeated_steps`, which all workers had executed before they started again. `sizes` are what scaling has measured.
-    `cost` is that of all pods, None if a group has no price.
+    `cost` is that of all pods, None if a group has no price. Steps of an asynchronous job are updates, for which there
+    is no oracle (NaN); `peers` are what its server said last of its workers, and `peers_half_way` when half of the
+    updates were applied.
     """
 
     scenario: Scenario
@@ -74,6 +76,22 @@ class SimulationResult:
     repeated_steps: int = 0
     sizes: tuple[SizePoint, ...] = ()
     cost: float | None = None
+    peers: tuple[PeerMetrics, ...] = ()
+    peers_half_way: tuple[PeerMetrics, ...] = ()
+
+    @property
+    def staleness(self) -> float:
+        """By how many versions updates were stale in the mean; NaN without a server."""
+        counted = [(peer.updates, peer.staleness) for peer in self.peers if peer.staleness is not None]
+        updates = sum(each for each, _ in counted)
+        return sum(each * stale for each, stale in counted) / updates if updates else math.nan
+
+    @property
+    def spread_of_rates(self) -> float:
+        """How often the fastest worker's updates came in the second half, over the slowest's; NaN if not known."""
+        before = {peer.worker: peer.updates for peer in self.peers_half_way}
+        later = [peer.updates - before[peer.worker] for peer in self.peers if peer.worker in before]
+        return max(later) / min(later) if later and min(later) > 0 else math.nan
 
     @property
     def steps(self) -> int:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from heterotrain_operator.clusters.simulated.asynchronous import AsynchronousTraining
 from heterotrain_operator.clusters.simulated.cluster import BEGIN, SimulatedCluster
 from heterotrain_operator.clusters.simulated.oracle import Oracle
 from heterotrain_operator.clusters.simulated.scenario import Scenario
 from heterotrain_operator.clusters.simulated.steps import Steps
-from heterotrain_operator.core.model import Decision, Seen
+from heterotrain_operator.core.model import Decision, PeerMetrics, Seen
 from heterotrain_operator.experiments.simulations.result import (
     Floats,
     HappenedEvent,
@@ -40,13 +41,21 @@ def simulate(
     """
     cluster = SimulatedCluster(scenario, forgetful=forgetful)
     recorder = _Recorder(scenario, own_seconds)
-    cluster.training.on_steps = recorder.add
+    if isinstance(cluster.training, AsynchronousTraining):
+        cluster.training.on_updates = recorder.add_updates
+    else:
+        cluster.training.on_steps = recorder.add
     events: list[HappenedEvent] = []
     plans: list[PublishedPlan] = []
+    peers: tuple[PeerMetrics, ...] = ()
+    half_way = peers
     rounds, last_step, last_step_at = 0, -1, cluster.now
 
-    def on_round(_: Seen, decision: Decision) -> None:
-        nonlocal rounds
+    def on_round(seen: Seen, decision: Decision) -> None:
+        nonlocal rounds, peers, half_way
+        peers = next((each.metrics.peers for each in seen.workers if each.metrics and each.metrics.peers), peers)
+        if cluster.training.executed <= scenario.steps // 2:
+            half_way = peers
         rounds += 1
         executed, now = cluster.training.executed, cluster.now - BEGIN
         events.extend(HappenedEvent(executed, now, event) for event in decision.events)
@@ -90,6 +99,8 @@ def simulate(
         virtual_seconds=cluster.now - BEGIN,
         repeated_steps=cluster.training.repeated,
         sizes=() if last.scaling is None else last.scaling.points,
+        peers=peers,
+        peers_half_way=half_way,
         cost=None if memory is None else memory.cost.total(group.name for group in scenario.job.groups),
     )
 
@@ -113,6 +124,13 @@ class _Recorder:
         if self._keeps_own:
             columns = [self.columns.setdefault(pod.name, len(self.columns)) for pod in steps.pods]
             self._own.append((columns, steps.own_seconds))
+
+    def add_updates(self, began: float, seconds: list[float]) -> None:
+        """Of an asynchronous job, which has no best split: every worker trains at its own pace whatever its batch."""
+        taken = np.array(seconds)
+        self.began.append(began - BEGIN + np.cumsum(taken) - taken)
+        self.seconds.append(taken)
+        self.oracles.append(np.full(len(taken), np.nan))
 
     def own_seconds(self) -> Floats:
         kept = np.full((sum(len(own) for _, own in self._own), len(self.columns)), np.nan)

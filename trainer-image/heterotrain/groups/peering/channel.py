@@ -11,10 +11,11 @@ import errno
 import os
 import socket
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 from heterotrain.groups.peering.event_loop import READ, WRITE
 from heterotrain.groups.peering.frames import FrameError, Frames
@@ -42,6 +43,10 @@ class End(Enum):
     HERE = "here"  # this worker closed it
 
 
+Room: TypeAlias = "Callable[[Channel, Any], memoryview | None]"
+"""Where to write the bytes that follow a message; None if nobody waits for them now."""
+
+
 class Channel:
     """A connection that is being made, is open, or has ended; it never begins again."""
 
@@ -56,16 +61,23 @@ class Channel:
         self.addresses: list[tuple[socket.AddressFamily, Any]] = []
         self.tries = 0
         self.expected = (name, "")
+        self.rooms: Mapping[type[Any], Room] = {}
+        """By the kinds of messages that bulk bytes follow: as many as the room has that this side gives them."""
+        self.moved_at = time.monotonic()
+        """When bytes last arrived, or went, or there was nothing to be sent."""
+        self.received_at = self.moved_at
         self.is_connecting = dials
         self.socket: socket.socket | None = None
         self._frames = frames
         self._wake = wake
         self._settled = threading.Event()
         self._lock = threading.Lock()
-        self._bodies: deque[bytes] = deque()
+        self._bodies: deque[tuple[bytes, memoryview | None]] = deque()
         self._unsent_bytes = 0
         self._parts: list[memoryview] = []  # of the frame that is being written
         self._closing = ""
+        self._bulk = memoryview(b"")  # still to be read
+        self._before_bulk: Message | None = None
 
     def __repr__(self) -> str:
         state = self.end.value if self.end else "open" if self.has_opened else "opening"
@@ -91,10 +103,25 @@ class Channel:
 
     def send_document(self, document: bytes) -> bool:
         """Do as `send` does, with a message that is written already; channels may share it."""
+        return self._send(document, None)
+
+    def send_bulk(self, message: Message, bulk: memoryview) -> bool:
+        """Do as `send` does, with bytes after the message, which must not change until all `is_written`. The other side
+        knows how many they are. They have no HMAC."""
+        return self._send(encode_message(message), bulk)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the system has taken all that was to be sent."""
+        return not self._parts and not self._bodies
+
+    def _send(self, document: bytes, bulk: memoryview | None) -> bool:
         with self._lock:
             if self.end is not None or self._closing or self.is_finishing:
                 return False
-            self._bodies.append(document)
+            if self.is_written:
+                self.moved_at = time.monotonic()
+            self._bodies.append((document, bulk))
             self._unsent_bytes += len(document)
             if self._unsent_bytes > MAX_UNSENT_BYTES:
                 self._closing = "it does not read what is written to it"
@@ -160,6 +187,7 @@ class Channel:
                 sent = self.socket.sendmsg(self._parts)
             except BlockingIOError:
                 return
+            self.moved_at = time.monotonic()
             self._drop(sent)
         if self.is_finishing and self.has_opened:
             with contextlib.suppress(OSError):  # the peer has closed it
@@ -173,11 +201,13 @@ class Channel:
         if self.socket is None or self.is_connecting:
             return
         try:
+            if self._bulk:
+                yield from self._read_bulk(self.socket.recv_into(self._bulk))
+                return
             data = self.socket.recv(_READ_BYTES)
         except BlockingIOError:
             return
-        if not data:
-            raise ConnectionError("the connection was closed")
+        self._has_received(len(data))
         if self.is_finishing and self.has_opened:
             return
         for body in self._frames.feed(data):
@@ -187,6 +217,8 @@ class Channel:
             elif (message := parse_message(body)) is not None:
                 if isinstance(message, Hello):
                     raise FrameError("a hello in the middle of a connection")
+                if type(message) in self.rooms and not self._begin_bulk(message):
+                    return
                 yield message
 
     def set_end(self, end: End, why: str) -> None:
@@ -195,10 +227,30 @@ class Channel:
             self.end, self.why = end, why
             self._bodies.clear()
         self._parts = []
+        self._bulk = memoryview(b"")
         self.socket = None
         self._settled.set()
 
     # --- inside -------------------------------------------------------------------------------------------------
+
+    def _has_received(self, size: int) -> None:
+        if not size:
+            raise ConnectionError("the connection was closed")
+        self.received_at = time.monotonic()
+
+    def _begin_bulk(self, message: Message) -> bool:
+        """Read what follows this message into the room that it has here; whether that is there already."""
+        room = self.rooms[type(message)](self, message)
+        if room is None:
+            raise FrameError(f"{type(message).__name__} with what follows it, which nobody waits for now")
+        self._bulk, self._before_bulk = room[self._frames.take(room) :], message
+        return not self._bulk
+
+    def _read_bulk(self, size: int) -> Iterator[Message]:
+        self._has_received(size)
+        self._bulk = self._bulk[size:]
+        if not self._bulk and self._before_bulk is not None:
+            yield self._before_bulk
 
     def _follow(self) -> bool:
         """Answer the peer's hello, or its proof; whether that opens the channel."""
@@ -234,9 +286,11 @@ class Channel:
         with self._lock:
             if not self._bodies:
                 return False
-            body = self._bodies.popleft()
+            body, bulk = self._bodies.popleft()
             self._unsent_bytes -= len(body)
-        self._parts = [memoryview(part) for part in self._frames.seal(body) if part]
+            self._parts = [memoryview(part) for part in self._frames.seal(body) if part]
+            if bulk:
+                self._parts.append(bulk)
         return True
 
     def _drop(self, sent: int) -> None:

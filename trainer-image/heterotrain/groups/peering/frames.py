@@ -91,6 +91,13 @@ class Frames:
             else:
                 yield self._opened_body(body)
 
+    def take(self, into: memoryview) -> int:
+        """Bytes that follow the newest frame and are none, as far as they were fed: how many are in `into` now."""
+        taken = min(len(into), len(self._unread))
+        into[:taken] = self._unread[:taken]
+        del self._unread[:taken]
+        return taken
+
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _next(self) -> bytes | None:

@@ -15,7 +15,7 @@ from dataclasses import MISSING, fields
 from typing import Any, NamedTuple, TypeAlias, get_args
 
 from heterotrain.contract import MAX_NAME_LENGTH, MAX_PLAN_BYTES
-from heterotrain.foreign import as_text, is_number, is_text, is_whole, parse_object, shown
+from heterotrain.foreign import as_text, is_measurement, is_number, is_text, is_whole, parse_object, shown
 from heterotrain.groups.convening import protocol
 from heterotrain.groups.convening.roster import Number, Roster, Standing
 from heterotrain.groups.peering.messages import Message
@@ -158,6 +158,16 @@ def _read_seconds(value: Any) -> float:
     return float(value)
 
 
+def _read_figure(value: Any) -> float:
+    if not is_measurement(value):
+        raise ValueError(f"expected a number, found {shown(value)}")
+    return float(value)
+
+
+def _read_wholes(value: Any) -> tuple[int, ...]:
+    return tuple(map(_read_whole, _list(value)))
+
+
 def _read_numbers(value: Any) -> frozenset[Number]:
     return frozenset(map(_read_number, _list(value)))
 
@@ -238,6 +248,8 @@ _CODECS = {
     "int": _Codec(_same, _read_whole),
     "Seconds": _Codec(_same, _read_seconds),
     "MaybeSeconds": _Codec(_same, _optional(_read_seconds)),
+    "Figure": _Codec(_same, _read_figure),
+    "Wholes": _Codec(list, _read_wholes),
     "bool": _Codec(_same, _read_flag),
     "Number": _Codec(_write_number, _read_number),
     "Number | None": _Codec(_optional(_write_number), _optional(_read_number)),

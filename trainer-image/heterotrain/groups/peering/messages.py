@@ -17,6 +17,9 @@ Key: TypeAlias = str  # on a board
 Whole: TypeAlias = int  # 0 or more
 Seconds: TypeAlias = float  # on a clock of one of the two
 MaybeSeconds: TypeAlias = float | None
+Document: TypeAlias = str  # of JSON
+Figure: TypeAlias = float  # also one that is not finite
+Wholes: TypeAlias = tuple[int, ...]  # each 0 or more
 Blob: TypeAlias = bytes
 Blobs: TypeAlias = tuple[bytes | None, ...]
 
@@ -130,4 +133,80 @@ class Values:
     values: Blobs
 
 
-Message: TypeAlias = Hello | Frame | Joins | Prepare | Begins | Left | Over | Vouches | Abandon | Put | Collect | Values
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """A worker of an asynchronous job asks its parameter server for its first `Grant`, or for parameters again.
+    `traits` is what its script has made, which must be as at the server, as a JSON object."""
+
+    traits: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A worker's gradient, or with `training.push` Model its model, in the bytes that follow: of the `lease` given in
+    this `incarnation` of the server, computed on the parameters of a `version` within `seconds` of its own. `loss` is
+    the mean over `weight` samples, or counts. `ends`: its script ends the job."""
+
+    incarnation: Name
+    lease: Whole
+    version: Whole
+    samples: Whole
+    seconds: Seconds
+    loss: Figure
+    weight: Seconds
+    ends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    """A worker's script has ended the job, and sends no `Update` any more; it waits for the last `Grant`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a worker of an asynchronous job is to compute next, on the parameters in the bytes that follow; `whole`:
+    also those that are not trained.
+
+    `share` is epoch, start and stop of the samples; without any the job is over. `ahead` are those that probably come
+    after them. `position` is the job's: updates, epoch, samples of it. `applied`: so was the worker's last update.
+    `plan` is the newest plan where the worker has another one, `news` what the server knows of the training.
+    """
+
+    incarnation: Name
+    lease: Whole
+    share: Wholes
+    ahead: Wholes
+    position: Wholes
+    whole: bool
+    applied: bool
+    plan: Document
+    news: Document
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """The answer to a worker that gets no `Grant`, and why: it is to `Enter` again, or not."""
+
+    why: Word
+    again: bool
+
+
+Message: TypeAlias = (
+    Hello
+    | Frame
+    | Joins
+    | Prepare
+    | Begins
+    | Left
+    | Over
+    | Vouches
+    | Abandon
+    | Put
+    | Collect
+    | Values
+    | Enter
+    | Update
+    | EndJob
+    | Grant
+    | TurnedAway
+)

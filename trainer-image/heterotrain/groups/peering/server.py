@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from heterotrain.groups.peering import own_sockets
-from heterotrain.groups.peering.channel import Channel, End
+from heterotrain.groups.peering.channel import Channel, End, Room
 from heterotrain.groups.peering.event_loop import READ, WRITE, EventLoop, safely
 from heterotrain.groups.peering.frames import FrameError, Frames, greeting
 from heterotrain.groups.peering.messages import Message
@@ -67,6 +67,7 @@ class PeerServer:
         self._max_peers = max_peers
         self._clock = clock
         self._handlers: dict[type[Any], list[Callable[[Channel, Any], None]]] = {}
+        self._rooms: dict[type[Any], Room] = {}
         self._on_opened: list[Callable[[Channel], None]] = []
         self._on_ended: list[Callable[[Channel], None]] = []
         self._channels: dict[Channel, None] = {}
@@ -87,6 +88,11 @@ class PeerServer:
     def handle(self, kind: type[_M], call: Callable[[Channel, _M], None]) -> None:
         """Call it with each message of this kind, in the server's thread; there may be several for one kind."""
         self._handlers.setdefault(kind, []).append(call)
+
+    def follow_with_bulk(self, kind: type[_M], room: Callable[[Channel, _M], memoryview | None]) -> None:
+        """Bytes follow each message of this kind; `room`, in the server's thread, says where they are to be written and
+        so how many they are, and the message's handlers are called once all are there. With None the channel ends."""
+        self._rooms[kind] = room
 
     def on_opened(self, call: Callable[[Channel], None]) -> None:
         """Call it with each channel whose peer has proven who it is, before any of its messages."""
@@ -109,6 +115,7 @@ class PeerServer:
         """
         channel = Channel(self._frames_to(name, uid), name, self._wake, dials=True)
         channel.expected = (name, uid)
+        channel.rooms = self._rooms
         deadline = self._clock() + seconds
         if self._close_by is not None:
             channel.set_end(End.HERE, "this worker ends")
@@ -169,6 +176,7 @@ class PeerServer:
         if len(unproven) >= _MAX_OPENING:
             self._end(unproven[0], End.HERE, "too many connect at a time")
         channel = Channel(Frames(self._greet(), self._secret, dials=False), host, self._wake, dials=False)
+        channel.rooms = self._rooms
         self._expect(channel, self._clock() + _OPENING_SECONDS)
         channel.attach(made)
         self._loop.watch(made, READ, partial(self._serve, channel))

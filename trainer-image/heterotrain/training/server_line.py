@@ -1,0 +1,144 @@
+"""A worker's connection to its parameter server: made again whenever it is lost, to wherever the newest plan says."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Callable, Iterable
+
+import torch
+
+from heterotrain.contract import Server
+from heterotrain.groups.assembly import MembershipError
+from heterotrain.groups.peering.channel import Channel
+from heterotrain.groups.peering.messages import EndJob, Enter, Grant, Left, TurnedAway, Update
+from heterotrain.groups.peering.server import CONNECT_SECONDS, PeerServer
+from heterotrain.training.layout import Layout, memory_of
+from heterotrain.training.server_port import beat
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.2  # between two looks at the plan while this worker waits
+_CLOSING_SECONDS = 1.0
+
+Reply = Grant | Left | TurnedAway
+
+
+class ServerLostError(MembershipError):
+    """The job's parameter server does not answer, and no other has taken its place in time."""
+
+
+class ServerLine:
+    """One worker's line. `room` is where what it sends is written, and what it gets is to be read."""
+
+    def __init__(
+        self,
+        peers: PeerServer,
+        layout: Layout,
+        *,
+        find: Callable[[], Server | None],
+        gives_up: Callable[[], bool],
+        silence_seconds: float,
+        patience_seconds: float,
+    ) -> None:
+        """`find` names the server of the newest plan, `gives_up` says that this worker is to wait no longer. Without a
+        server for `patience_seconds` it is lost."""
+        self.room = layout.room()
+        self._layout = layout
+        self._peers = peers
+        self._find = find
+        self._gives_up = gives_up
+        self._patience_seconds = patience_seconds
+        self._channel: Channel | None = None
+        self._server: Server | None = None
+        self._entered: Channel | None = None  # the one over which this worker has a lease
+        self._whole: torch.Tensor | None = None
+        self._replies: queue.SimpleQueue[tuple[Channel, Reply | None]] = queue.SimpleQueue()
+        peers.follow_with_bulk(Grant, self._room_for)
+        for kind in (Grant, Left, TurnedAway):
+            peers.handle(kind, lambda channel, message: self._replies.put((channel, message)))
+        peers.on_ended(lambda channel: self._replies.put((channel, None)))
+        peers.start()
+        peers.call_soon(lambda: beat(peers, lambda: self._channel, silence_seconds))
+
+    def enter(self, message: Enter) -> Reply | None:
+        """Ask for a first grant. None if this worker gives up waiting, or the connection is lost. Raises
+        ServerLostError."""
+        channel = self._reach()
+        if channel is None or not channel.send(message):
+            return None
+        self._entered = channel
+        return self._await(channel)
+
+    def write(self, trained: Iterable[torch.Tensor | None]) -> None:
+        """Write what is to be sent into the room: gradients or parameters, and buffers."""
+        self._layout.write(self.room, trained)
+
+    def push(self, message: Update | EndJob) -> Reply | None:
+        """Send what was computed, which for an update is in `room`. None as `enter`, and if the server that gave the
+        lease is lost: it, or who has taken its place, knows whether the update was applied."""
+        channel = self._entered
+        if channel is None or not channel.is_open:
+            return None
+        sent = (
+            channel.send_bulk(message, memory_of(self.room)) if isinstance(message, Update) else channel.send(message)
+        )
+        return self._await(channel) if sent else None
+
+    def take(self, grant: Grant) -> None:
+        """Take over the model that came with a grant."""
+        whole, self._whole = self._whole, None
+        self._layout.read(self.room if whole is None else whole, whole=grant.whole)
+
+    def close(self) -> None:
+        """This worker's part has ended."""
+        self._peers.close(_CLOSING_SECONDS)
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _room_for(self, channel: Channel, grant: Grant) -> memoryview | None:
+        if channel is not self._entered:
+            return None
+        if grant.whole and self._layout.whole_size != self._layout.size:
+            self._whole = self._layout.room(whole=True)
+            return memory_of(self._whole)
+        return memory_of(self.room)
+
+    def _await(self, channel: Channel) -> Reply | None:
+        while not self._gives_up():
+            try:
+                source, reply = self._replies.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                if self._find() != self._server:
+                    channel.close("another server has taken its place")
+                continue
+            if source is channel:
+                if reply is None:
+                    log.warning("the parameter server is lost: %s", channel.why)
+                return reply
+        return None
+
+    def _reach(self) -> Channel | None:
+        """An open connection; None if this worker gives up waiting."""
+        began = time.monotonic()
+        why = "no plan names one"
+        while not self._gives_up():
+            server, channel = self._find(), self._channel
+            if channel is not None and channel.is_open and server == self._server:
+                return channel
+            if channel is not None:
+                channel.close("another server has taken its place")
+            if server is not None:
+                self._server = server
+                self._channel = channel = self._peers.dial(server.address, server.name, server.uid)
+                if channel.wait_open(CONNECT_SECONDS):
+                    return channel
+                why = channel.why or f"{server.name} does not answer"
+            if time.monotonic() - began > self._patience_seconds:
+                raise ServerLostError(
+                    f"the parameter server did not answer for {self._patience_seconds:g} s "
+                    f"(runPolicy.startupDeadlineSeconds): {why}"
+                )
+            time.sleep(_LOOK_SECONDS)
+        return None
