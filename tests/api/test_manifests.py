@@ -98,15 +98,15 @@ def test_good_manifest_is_admitted_by_both_with_the_same_defaults_and_survives_a
                 "spec.workerGroups[1].name": "fast",
                 "spec.workerGroups[1].minReplicas": "two",
                 "spec.workerGroups[1].batchSize": {"min": -1},
-                "spec.training.mode": "ASP",
+                "spec.runPolicy": {"schedulingPolicy": {"queueName": "gold"}},
                 "spec.training.steps": 3,
                 "spec.batching": {"policy": "Greedy", "interval": 0},
             },
             [
                 *("spec.workerGroups[0].replica", WHERE + "name", WHERE + "minReplicas", "spec.training"),
                 "spec.workerGroups[1].batchSize.min: must be at least 0, found -1",
-                "spec.training.mode: ASP is not available yet; use BSP",
                 *("spec.batching.policy", "spec.batching.interval"),
+                "spec.runPolicy.schedulingPolicy: is not available yet; leave it out",
             ],
         ),
         # a malformed field causes no problem elsewhere

@@ -16,14 +16,13 @@ from heterotrain_operator.api import parse_manifest, to_core, training_config
 from heterotrain_operator.api.base import Model
 from heterotrain_operator.api.job import JobSpec
 from heterotrain_operator.api.quantity import parse_quantity
-from heterotrain_operator.core.model import Growth, Job, Scaling, Stragglers
+from heterotrain_operator.core.model import Group, Growth, Job, Scaling, Stragglers
 
 Document = dict[str, Any]
 Change = Callable[[dict[str, Any]], Document]
 LIMITS = "spec.workerGroups[1].template.spec.containers[0].resources.limits"
 
 NOT_RESOLVED = {
-    "spec.training.mode": ("api/availability.py", "spec.training.mode"),
     "spec.checkpoint.persistentVolumeClaim": (
         "clusters/kube/objects/pods.py",
         "spec.checkpoint.persistent_volume_claim",
@@ -141,6 +140,39 @@ def test_trainers_learn_what_the_job_says(changed: Change) -> None:
     assert TrainingConfig.from_json(config.to_json()) == config
 
 
+def test_job_that_trains_asynchronously_has_a_server_and_says_how_to_its_trainers(changed: Change) -> None:
+    asked = {"maxStaleness": 4, "late": "Discard", "push": "Model", "rateReference": "WorkerBatch"}
+    training = {"batchSizePerWorker": 64, "epochs": 5, "mode": "ASP", "asynchronous": asked}
+    changes = {
+        "spec.training": {**training, "learningRateScaling": "Sqrt"},
+        "spec.parameterServer": {"pricePerHour": 2},
+    }
+    job = parse_manifest(changed({**changes, "spec.batching": {"policy": "Proportional"}}))
+    config = training_config(job, "server")
+    assert (config.mode, config.max_staleness, config.late, config.push) == ("ASP", 4, "Discard", "Model")
+    assert (config.learning_rate_scaling, config.learning_rate_own_batch) == ("Sqrt", 64)
+    assert config == training_config(job, "fast"), "the server runs what the first group runs"
+    assert set(json.loads(config.to_json())["essential"]) >= {"mode", "max_staleness", "late", "push"}
+    core = to_core(job)
+    assert core.server == Group("server", 1, price_per_hour=2)
+    assert [group.name for group in core.groups] == ["fast", "slow"]
+    assert (core.global_batch, core.fixed_global_batch) == (192, False), "the papers' rule is bounded by workers alone"
+    assert (
+        to_core(
+            parse_manifest(
+                changed(
+                    {
+                        **changes,
+                        "spec.batching": {"balance": "Cycle"},
+                        "spec.training": {**training, "asynchronous": {}},
+                    }
+                )
+            )
+        ).balance
+        == "Cycle"
+    )
+
+
 def test_trainers_of_an_older_image_are_sent_nothing_that_they_do_not_know(good: Document, changed: Change) -> None:
     usual = training_config(parse_manifest(good), "fast")
     assert usual == TrainingConfig(epochs=5), "defaults of the resource are those of the contract"
@@ -178,15 +210,24 @@ def unread_fields(model: type[Model], where: str, read: set[tuple[type, str]]) -
             yield from unread_fields(inner, path, read)
 
 
+def template_of(job: Document) -> Any:
+    """The template of the job's first group."""
+    return job["spec"]["workerGroups"][0]["template"]
+
+
 def test_every_field_is_read_somewhere(alone: Document, changed: Change, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a field that is admitted and documented would silently be ignored."""
     target = {"metric": "accuracy", "value": 0.25, "mode": "Max"}
     alone["spec"]["training"] = {"batchSizePerWorker": 32, "steps": 10}
     worth = {"utility": {"points": [{"seconds": 60, "value": 2}]}, "globalBatch": "Grow", "maxGlobalBatchSize": 512}
     job = {"spec.training.target": target, "spec.checkpoint": {"path": "/checkpoints"}, "spec.scaling": worth}
+    asynchronous = {"spec.training": {"batchSizePerWorker": 32, "steps": 10, "mode": "ASP", "asynchronous": {}}}
+    asynchronous |= {"spec.training.learningRateScaling": "Linear", "spec.training.globalBatchSize": 96}
+    asynchronous["spec.training"].pop("batchSizePerWorker")
     jobs = [
         parse_manifest(changed(job)),
         parse_manifest(alone),
+        parse_manifest(changed({**asynchronous, "spec.parameterServer": {"template": template_of(alone)}})),
     ]
     read: set[tuple[type, str]] = set()
 

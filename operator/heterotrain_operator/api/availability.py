@@ -35,10 +35,7 @@ class Limit:
         return f"use {' or '.join(self.works)}" if self.works else "leave it out"
 
 
-NOT_YET = (
-    Limit("spec.training.mode", works=("BSP",)),
-    Limit("spec.runPolicy.schedulingPolicy"),
-)
+NOT_YET = (Limit("spec.runPolicy.schedulingPolicy"),)
 
 
 def values_at(node: Any, path: str, where: str = "") -> Iterator[tuple[str, Any]]:

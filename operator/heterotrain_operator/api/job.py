@@ -20,12 +20,14 @@ from heterotrain_operator.api.spec.batching import Batching
 from heterotrain_operator.api.spec.checkpoint import Checkpoint
 from heterotrain_operator.api.spec.membership import Membership
 from heterotrain_operator.api.spec.metrics import Metrics
+from heterotrain_operator.api.spec.parameter_server import ParameterServer
 from heterotrain_operator.api.spec.run_policy import RunPolicy
 from heterotrain_operator.api.spec.scaling import Scaling
 from heterotrain_operator.api.spec.stragglers import Stragglers
 from heterotrain_operator.api.spec.training import Training
 from heterotrain_operator.api.spec.worker_groups import WorkerGroup
 from heterotrain_operator.api.status import JobStatus
+from heterotrain_operator.core.model import SERVER_GROUP
 
 API_VERSION = "heterotrain.dev/v1alpha1"
 KIND = "HeteroTrainingJob"
@@ -74,6 +76,9 @@ class JobSpec(Model):
         "effect; kubectl scale and autoscalers write it. Only for jobs with one worker group.",
     )
     training: Training = Field(description="What is trained and until when.")
+    parameter_server: ParameterServer | None = Field(
+        default=None, description="The pod that holds the model. Required with training.mode ASP, and only with that."
+    )
     batching: Batching = Field(default_factory=Batching, description="How the global batch is split over the workers.")
     stragglers: Stragglers = Field(
         default_factory=Stragglers, description="Workers that are slow by fault rather than by design."
@@ -96,6 +101,26 @@ class JobSpec(Model):
             return self.worker_groups
         (only,) = self.worker_groups
         return (only.model_copy(update={"replicas": self.replicas}),)
+
+    @property
+    def server_group(self) -> WorkerGroup | None:
+        """The parameter server as a group of one pod, `<job>-server-0`; None if the job has none.
+
+        Without a template of its own it is as a worker of the first group. With one, it does without a device that it
+        does not find, since nobody has said that it has one.
+        """
+        server, first = self.parameter_server, self.worker_groups[0]
+        if server is None:
+            return None
+        own = {} if server.template is None else {"template": server.template, "on_missing_device": "UseCPU"}
+        known = {"name": SERVER_GROUP, "replicas": 1, "price_per_hour": server.price_per_hour}
+        return first.model_copy(update={**known, **own})
+
+    @property
+    def pod_groups(self) -> tuple[WorkerGroup, ...]:
+        """The groups of all pods of the job: those of the workers, and the parameter server's, if it has one."""
+        server = self.server_group
+        return (*self.worker_groups, *([] if server is None else [server]))
 
     @property
     def total_replicas(self) -> int:

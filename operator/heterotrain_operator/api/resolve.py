@@ -7,10 +7,11 @@ from pathlib import PurePosixPath
 
 from heterotrain import contract
 from heterotrain.contract import TrainingConfig
-from heterotrain_operator.api.job import HeteroTrainingJob
+from heterotrain_operator.api.job import HeteroTrainingJob, JobSpec
 from heterotrain_operator.api.quantity import parse_quantity
+from heterotrain_operator.api.spec.training import Asynchronous
 from heterotrain_operator.api.spec.worker_groups import WorkerGroup
-from heterotrain_operator.core.model import Group, Growth, Job, Scaling, Stragglers
+from heterotrain_operator.core.model import SERVER_GROUP, Group, Growth, Job, Scaling, Stragglers
 
 
 def cpu_limit(group: WorkerGroup) -> float | None:
@@ -29,6 +30,7 @@ def to_core(job: HeteroTrainingJob) -> Job:
     """
     spec = job.spec
     deadline, ttl = spec.run_policy.active_deadline_seconds, spec.run_policy.ttl_seconds_after_finished
+    server = spec.server_group
     return Job(
         name=job.metadata.name,
         groups=tuple(
@@ -52,11 +54,13 @@ def to_core(job: HeteroTrainingJob) -> Job:
         initial=spec.batching.initial,
         interval=spec.batching.interval,
         apply_at=spec.batching.apply_at,
-        fixed_global_batch=spec.batching.fixed_global_batch,
+        fixed_global_batch=_keeps_global_batch(spec),
         dead_band=spec.batching.dead_band,
         smoothing=spec.batching.smoothing,
         prediction=spec.batching.prediction,
         dry_run=spec.batching.dry_run,
+        balance=spec.batching.balance,
+        server=None if server is None else Group(SERVER_GROUP, 1, price_per_hour=server.price_per_hour),
         stragglers=Stragglers(
             action=spec.stragglers.action,
             threshold=spec.stragglers.threshold,
@@ -89,6 +93,14 @@ def to_core(job: HeteroTrainingJob) -> Job:
     )
 
 
+def _keeps_global_batch(spec: JobSpec) -> bool:
+    """Whether batches are rescaled to the global batch: no step of an asynchronous job has one, so that the papers'
+    rules, which know of no other bound, are left to those of the workers there.
+    """
+    rescales_alone = spec.training.mode == "ASP" and spec.batching.policy in ("Proportional", "PapersProportional")
+    return spec.batching.fixed_global_batch and not rescales_alone
+
+
 def checkpoint_folder(job: HeteroTrainingJob) -> str | None:
     """Where its workers keep the job's checkpoints; None if it has none.
 
@@ -106,20 +118,28 @@ def global_batch_variable(job: HeteroTrainingJob) -> dict[str, str]:
     """The variable with the global batch, for workers before there is a plan; none if it may change with the
     workers."""
     batch = job.spec.training.global_batch_size
-    if batch is None or not job.spec.batching.fixed_global_batch or job.spec.scaling.global_batch == "Grow":
+    if batch is None or not _keeps_global_batch(job.spec) or job.spec.scaling.global_batch == "Grow":
         return {}
     return {contract.ENV_GLOBAL_BATCH_SIZE: str(batch)}
 
 
+def _rates_batch(spec: JobSpec) -> int:
+    """The batch that learning rates are chosen for."""
+    asked, per_worker = spec.training.asynchronous, spec.training.batch_size_per_worker
+    if asked is not None and asked.rate_reference == "WorkerBatch" and per_worker is not None:
+        return per_worker
+    return spec.global_batch_size
+
+
 def training_config(job: HeteroTrainingJob, group: str) -> TrainingConfig:
-    """The configuration that the workers of one group start with.
+    """The configuration that the workers of one group start with, or the parameter server.
 
     Raises ValueError if the job has no such group.
     """
     spec = job.spec
-    own = next((candidate for candidate in spec.worker_groups if candidate.name == group), None)
+    own = next((candidate for candidate in spec.pod_groups if candidate.name == group), None)
     if own is None:
-        names = ", ".join(candidate.name for candidate in spec.worker_groups)
+        names = ", ".join(candidate.name for candidate in spec.pod_groups)
         raise ValueError(f"job {job.metadata.name} has no worker group {group!r}; it has {names}")
     target = spec.training.target
     config = TrainingConfig(
@@ -143,8 +163,11 @@ def training_config(job: HeteroTrainingJob, group: str) -> TrainingConfig:
         config = replace(
             config,
             learning_rate_scaling=spec.training.learning_rate_scaling,
-            learning_rate_own_batch=spec.global_batch_size,
+            learning_rate_own_batch=_rates_batch(spec),
         )
+    if spec.training.mode == "ASP":
+        asked = spec.training.asynchronous or Asynchronous()
+        config = replace(config, mode=contract.ASP, max_staleness=asked.max_staleness, late=asked.late, push=asked.push)
     if target is None:
         return config
     return replace(

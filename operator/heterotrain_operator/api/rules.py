@@ -17,6 +17,7 @@ from heterotrain_operator.api.rule import Cel, Rule
 from heterotrain_operator.api.spec import batching, checkpoint, metrics, scaling, training, worker_groups
 from heterotrain_operator.api.spec.worker_groups import WorkerGroup
 from heterotrain_operator.api.template import template_problems
+from heterotrain_operator.core.model import SERVER_GROUP
 from heterotrain_operator.core.split.multiples import divide_each_other, last_multiple, next_multiple, unreachable
 from heterotrain_operator.core.split.passes import in_passes
 
@@ -248,6 +249,83 @@ GROWTH_HAS_A_MEANING = Rule(
 )
 
 
+def _server_fits_mode(job: HeteroTrainingJob) -> Iterator[Problem]:
+    spec = job.spec
+    if spec.training.mode != "ASP":
+        if spec.parameter_server is not None:
+            yield Problem("spec.parameterServer", "is only for spec.training.mode ASP")
+        if spec.batching.balance == "Cycle":
+            yield Problem(
+                "spec.batching.balance", "Cycle is only for spec.training.mode ASP: else all cycles are alike"
+            )
+        return
+    if spec.parameter_server is None:
+        yield Problem("spec.parameterServer", "is required for spec.training.mode ASP; {} is enough")
+    asked = spec.training.asynchronous
+    if spec.batching.balance == "Cycle" and asked is not None and asked.max_staleness is not None:
+        yield Problem(
+            "spec.batching.balance",
+            "must be Compute with spec.training.asynchronous.maxStaleness, whose waits would make all cycles alike",
+        )
+    if spec.scaling.condition != "None":
+        yield Problem("spec.scaling.condition", "must be None with spec.training.mode ASP: sizes are compared by steps")
+    if spec.scaling.global_batch == "Grow":
+        yield Problem(
+            "spec.scaling.globalBatch", "must be Fixed with spec.training.mode ASP: no step has a global batch"
+        )
+    for index, group in enumerate(spec.worker_groups):
+        if group.name == SERVER_GROUP:
+            yield Problem(f"spec.workerGroups[{index}].name", f"{SERVER_GROUP} is the parameter server's")
+
+
+_IS_ASP = "self.training.mode == 'ASP'"
+
+SERVER_FITS_MODE = Rule(
+    (
+        "spec.training.mode",
+        "spec.training.asynchronous.maxStaleness",
+        "spec.parameterServer",
+        "spec.batching.balance",
+        "spec.scaling.condition",
+        "spec.scaling.globalBatch",
+        "spec.workerGroups[].name",
+    ),
+    _server_fits_mode,
+    (
+        Cel(
+            "spec",
+            f"{_IS_ASP} == has(self.parameterServer)",
+            "parameterServer is required for training.mode ASP, and only for that",
+        ),
+        Cel(
+            "spec",
+            f"self.batching.balance == 'Compute' || ({_IS_ASP} && "
+            "(!has(self.training.asynchronous) || !has(self.training.asynchronous.maxStaleness)))",
+            "batching.balance Cycle is only for training.mode ASP without maxStaleness",
+        ),
+        Cel(
+            "spec",
+            f"!({_IS_ASP}) || (self.scaling.condition == 'None' && self.scaling.globalBatch != 'Grow')",
+            "scaling.condition and scaling.globalBatch Grow are not for training.mode ASP",
+        ),
+        Cel(
+            "spec",
+            f"!({_IS_ASP}) || self.workerGroups.all(g, g.name != '{SERVER_GROUP}')",
+            f"with training.mode ASP no worker group is named {SERVER_GROUP}",
+        ),
+    ),
+)
+
+
+def _server_template_is_sound(job: HeteroTrainingJob) -> Iterator[Problem]:
+    server = job.spec.parameter_server
+    if server is not None and server.template is not None:
+        yield from template_problems(server.template, ("spec", "parameterServer", "template"))
+
+
+SERVER_TEMPLATE_IS_SOUND = Rule(("spec.parameterServer.template",), _server_template_is_sound)
+
+
 def _pod_names_fit(job: HeteroTrainingJob) -> Iterator[Problem]:
     for index, group in enumerate(job.spec.sized_groups):
         longest = f"{job.metadata.name}-{group.name}-{group.most_replicas - 1}"
@@ -456,6 +534,8 @@ RULES: tuple[Rule[HeteroTrainingJob], ...] = (
     training.ONE_END.of(_training),
     training.TARGET_HAS_A_DIRECTION.of(_training),
     training.RATES_HAVE_A_BATCH.of(_training),
+    training.ASYNCHRONOUS_IS_SOUND.of(_training),
+    SERVER_FITS_MODE,
     BATCH_FITS_WORKERS,
     BATCH_IS_A_SUM_OF_MULTIPLES,
     scaling.GROWTH_IS_ASKED_FOR.of(_scaling),
@@ -468,4 +548,5 @@ RULES: tuple[Rule[HeteroTrainingJob], ...] = (
     batching.POLICY_IS_KNOWN.of(_batching),
     batching.LBBSP_KEEPS_THE_SUM.of(_batching),
     worker_groups.TEMPLATES_ARE_SOUND.of(_groups),
+    SERVER_TEMPLATE_IS_SOUND,
 )

@@ -16,7 +16,15 @@ from heterotrain_operator.core.batching.quorum import unusable
 from heterotrain_operator.core.batching.rebalance import Adjustment
 from heterotrain_operator.core.batching.words import balance
 from heterotrain_operator.core.facts import SETTLE_SECONDS, Facts, listed, resized, survey
-from heterotrain_operator.core.lifecycle import elastic, finishing, progress, removing, replacing, transitions
+from heterotrain_operator.core.lifecycle import (
+    elastic,
+    finishing,
+    progress,
+    removing,
+    replacing,
+    serving,
+    transitions,
+)
 from heterotrain_operator.core.lifecycle.failures import (
     after_departures,
     after_failures,
@@ -63,8 +71,9 @@ def decide(job: Job, seen: Seen, memory: Remembered, now: float) -> tuple[Decisi
     facts, stored = survey(job, seen), memory
     if memory.start.created_at is None:
         memory = replace(memory, start=replace(memory.start, created_at=now))
-    memory = replace(memory, cost=memory.cost.counted(job.groups, facts.workers, now))
-    memory, news = progress.taken_over([worker for worker in facts.members if worker is not None], memory)
+    groups = job.groups if job.server is None else (*job.groups, job.server)
+    memory = replace(memory, cost=memory.cost.counted(groups, facts.everybody, now))
+    memory, news = progress.taken_over([each for each in (*facts.members, facts.server) if each is not None], memory)
     memory = noticed(facts, with_protocol(facts, memory), now)
     if not memory.budget.draining:
         memory = finishing.noted(facts, memory, now)
@@ -75,6 +84,7 @@ def decide(job: Job, seen: Seen, memory: Remembered, now: float) -> tuple[Decisi
     if job.failure_policy == "RestartAll" and can_change(facts, memory):
         job = replace(job, failure_policy="Elastic")
     decided, memory = _decide(job, facts, memory, now)
+    decided = serving.named(job, facts, decided)
     remedied = memory.remedies.replacing or memory.sizes.removed or memory.sizes.resized
     if memory.budget.draining and (remedied or memory.transitions.switching):  # all places begin again
         memory = replace(
@@ -129,7 +139,12 @@ def _decide(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Dec
         if 0 <= since < SETTLE_SECONDS:
             reason = f"plan {memory.plan_version} was published and is not visible yet"
             return decision(job, "Running", "PlanPublished", reason), memory
-    if changes:
+    return serving.with_server(job, facts, memory, now, _of_workers)
+
+
+def _of_workers(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decision, Remembered]:
+    """What is done about the workers of a job that goes on."""
+    if is_elastic(job):
         return _carried_on(job, facts, memory, now)
     again = recovered(job, facts, memory, now)
     if again is not None:
@@ -145,7 +160,7 @@ def _decide(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Dec
     change = resized(job, facts)
     if change is not None:
         return respond_to_lasting(job, facts, memory, now, incident=Incident.WORKERS_RESIZED, message=change)
-    planned = {member.name for member in facts.plan.members}
+    planned = {member.name for member in (*facts.plan.members, facts.server) if member is not None}
     useful = planned | set(leavers(facts, memory, facts.plan))  # who leaves trains until the others have gone over
     unplanned = tuple(name for name in facts.names if name not in useful) if removes_surplus(job) else ()
     return _running(job, facts, members, memory, now, unplanned=unplanned)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from heterotrain.contract import PHASE_PAUSED, PHASE_PREPARING, PHASE_WARMING, Evaluated, Plan
 from heterotrain.foreign import MAX_WHOLE
-from heterotrain_operator.core.model import Group, Job, Seen, WorkerKey, WorkerSeen, WorkerState
+from heterotrain_operator.core.model import Group, Job, Seen, WorkerKey, WorkerMetrics, WorkerSeen, WorkerState
 from heterotrain_operator.core.split.multiples import Bounds, last_multiple, next_multiple
 
 SETTLE_SECONDS = 10.0
@@ -34,6 +34,7 @@ class Facts:
     `departed`: by name, members that are not there, as they were seen last, where that is known. `states` are, by name,
     those of all that are there and of members that are not. Of the workers some are `live`, the others `finished` (the
     job's last step was committed) or `failed`; `lost` are those live as far as is known, on nodes that do not answer.
+    The parameter `server` of an asynchronous job is none of them; it is `server_unready` for these reasons.
     """
 
     workers: tuple[WorkerSeen, ...]
@@ -49,6 +50,8 @@ class Facts:
     metrics_note: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
     departed: Mapping[str, WorkerSeen] = field(default_factory=dict)
+    server: WorkerSeen | None = None
+    server_unready: str = ""
 
     def is_gone(self, worker: WorkerSeen) -> bool:
         """Whether one of `workers` has ended."""
@@ -61,9 +64,14 @@ class Facts:
         return [worker for worker in workers if self.is_gone(worker)]
 
     @property
+    def everybody(self) -> tuple[WorkerSeen, ...]:
+        """The workers, and after them the parameter server, if one is there."""
+        return self.workers if self.server is None else (*self.workers, self.server)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """All pods that are there, those without a group of the job last."""
-        return (*(worker.name for worker in self.workers), *self.without_group)
+        return (*(worker.name for worker in self.everybody), *self.without_group)
 
 
 def survey(job: Job, seen: Seen) -> Facts:
@@ -72,7 +80,7 @@ def survey(job: Job, seen: Seen) -> Facts:
     by_name: dict[str, WorkerSeen] = {}
     newest = max(seen.plan.version if seen.plan is not None else 0, GREATEST_CLAIM)
     for worker in seen.workers:
-        by_name.setdefault(worker.name, _with_sound_metrics(worker, newest))
+        by_name.setdefault(worker.name, _with_sound_metrics(worker, newest, whole_cycle=job.balance == "Cycle"))
     workers = sorted(
         (worker for worker in by_name.values() if worker.group in order),
         key=lambda worker: (order[worker.group], worker.index, worker.name),
@@ -81,12 +89,17 @@ def survey(job: Job, seen: Seen) -> Facts:
     if seen.plan is not None and len({member.name for member in seen.plan.members}) == len(seen.plan.members):
         known = {(worker.name, worker.uid, worker.group): worker for worker in workers}
         members = tuple(known.get((m.name, m.uid, m.group)) for m in seen.plan.members)
+    server = None
+    if job.server is not None:
+        server = next((worker for worker in by_name.values() if worker.group == job.server.name), None)
     states = _states(by_name.values(), seen.plan, members)
     live = tuple([worker for worker in workers if states[worker.name] is not WorkerState.GONE])
     over = [worker for worker in workers if states[worker.name] is WorkerState.GONE] if len(live) < len(workers) else ()
     return Facts(
         workers=tuple(workers),
-        without_group=tuple(name for name, worker in by_name.items() if worker.group not in order),
+        without_group=tuple(
+            name for name, worker in by_name.items() if worker.group not in order and worker is not server
+        ),
         plan=seen.plan,
         members=members,
         states=states,
@@ -98,12 +111,13 @@ def survey(job: Job, seen: Seen) -> Facts:
         metrics_note=seen.metrics_note,
         refused=dict(seen.refused),
         departed={worker.name: worker for worker in seen.departed},
+        server=server,
     )
 
 
-def _with_sound_metrics(worker: WorkerSeen, newest: int) -> WorkerSeen:
+def _with_sound_metrics(worker: WorkerSeen, newest: int, *, whole_cycle: bool) -> WorkerSeen:
     """A worker that reports a number which no plan and no memory can hold, or a plan beyond the `newest` that there can
-    be, counts as one that reports nothing.
+    be, counts as one that reports nothing. With `whole_cycle` what it waits for in each update is its own time, too.
     """
     metrics = worker.metrics
     if metrics is None:
@@ -121,7 +135,22 @@ def _with_sound_metrics(worker: WorkerSeen, newest: int) -> WorkerSeen:
         and least < metrics.least_batch_size < most
         and least < metrics.protocol < most
     )
+    if sound and whole_cycle and metrics.own_seconds > 0:
+        return replace(worker, metrics=_of_cycles(metrics))
     return worker if sound else replace(worker, metrics=None)
+
+
+def _of_cycles(metrics: WorkerMetrics) -> WorkerMetrics:
+    """Own time that is the whole time between two updates, as variable as what the worker computes."""
+    factor = 1 + metrics.wait_seconds / metrics.own_seconds
+    average = metrics.own_seconds_ewma
+    return replace(
+        metrics,
+        own_seconds=metrics.own_seconds * factor,
+        own_seconds_squared=metrics.own_seconds_squared * factor**2,
+        own_seconds_ewma=None if average is None else average * factor,
+        wait_seconds=0.0,
+    )
 
 
 def _states(

@@ -33,6 +33,9 @@ FINAL_PHASES: tuple[JobPhase, ...] = ("Succeeded", "Failed")
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed"]
 
 
+SERVER_GROUP = "server"
+"""The group of the parameter server's pod, which is none of the job's groups."""
+
 SHORT_GRACE_SECONDS = 5
 """The grace of a worker that answers nobody or hangs: a process that is stopped cannot use a longer one, and holds what
 its successor may need. One that only seemed to hang still has the time to say its last words.
@@ -118,7 +121,8 @@ class Growth:
 class Job:
     """What the user wants, resolved: defaults filled in, the global batch a number.
 
-    `uid` distinguishes it from another one of its name, on a backend that knows it.
+    `uid` distinguishes it from another one of its name, on a backend that knows it. An asynchronous one has a parameter
+    `server`, the group of its one pod.
     """
 
     name: str
@@ -133,6 +137,8 @@ class Job:
     smoothing: float = 0.2
     prediction: str = "EMA"  # how own times are predicted, a key of `PREDICTORS`
     dry_run: bool = False
+    balance: str = "Compute"  # or Cycle: what batches even out includes what workers wait for in an update
+    server: Group | None = None
     stragglers: Stragglers = Stragglers()
     scaling: Scaling = Scaling()
     growth: Growth | None = None  # of the global batch, which then is that of the present workers

@@ -124,7 +124,7 @@ def over(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Decisi
     leftovers = {
         "All": facts.names,
         "Running": (
-            *(worker.name for worker in facts.workers if worker.lingering or not ended(worker)),
+            *(worker.name for worker in facts.everybody if worker.lingering or not ended(worker)),
             *facts.without_group,
         ),
         "None": (),

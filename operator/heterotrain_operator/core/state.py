@@ -23,6 +23,7 @@ from heterotrain_operator.core.remembered.growth import Grown
 from heterotrain_operator.core.remembered.job import Finish, Outcome, Placing, Progress, RestartBudget, Resumed, Start
 from heterotrain_operator.core.remembered.members import PENDING, Following, Passages, Slot, TransitionRecord
 from heterotrain_operator.core.remembered.replacements import Remedies
+from heterotrain_operator.core.remembered.serving import Serving
 from heterotrain_operator.core.remembered.sizes import Sizes
 from heterotrain_operator.core.remembered_worker import (
     KEY_LENGTH,
@@ -73,6 +74,7 @@ class Remembered:
     sizes: Sizes = field(default_factory=Sizes)
     grown: Grown = field(default_factory=Grown)
     cost: Cost = field(default_factory=Cost)
+    serving: Serving = field(default_factory=Serving)
     passages: Passages = field(default_factory=Passages)
     pending: Annotated[tuple[Slot, ...], PENDING] = ()
     workers: tuple[RememberedWorker, ...] = ()

@@ -43,7 +43,7 @@ class Batching(Model):
     fixed_global_batch: bool = Field(
         default=True,
         description="Whether batches are rescaled so that the global batch stays what it is; false lets "
-        "Proportional and PapersProportional change it.",
+        "Proportional and PapersProportional change it. With training.mode ASP these two know no global batch.",
     )
     dead_band: Fraction = Field(
         default=0.05,
@@ -59,6 +59,11 @@ class Batching(Model):
         default="EMA",
         description="How a worker's next own times are predicted: by averages, by a regression on the last ones and "
         "their use of CPU and memory, or by a small network. The last two learn for each group.",
+    )
+    balance: Literal["Compute", "Cycle"] = Field(
+        default="Compute",
+        description="What batches even out. Compute: the time that workers compute. Cycle, only with training.mode "
+        "ASP: the whole time between two updates, pull and push included, so that a slow link counts.",
     )
     dry_run: bool = Field(default=False, description="Observe, decide and explain, but leave the batches as they are.")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from heterotrain.contract import TRAINING_LOSS
-from heterotrain_operator.api.base import MAX_STEPS, POLICY_NAME, Batch, Model, Steps
+from heterotrain_operator.api.base import MAX_COUNT, MAX_STEPS, POLICY_NAME, Batch, Model, Steps
 from heterotrain_operator.api.problems import Problem
 from heterotrain_operator.api.rule import Cel, Rule
 
@@ -43,12 +43,42 @@ class Target(Model):
         return self.mode or "Min"
 
 
+class Asynchronous(Model):
+    """How workers and the parameter server train asynchronously."""
+
+    max_staleness: Annotated[int, Field(ge=0, le=MAX_COUNT)] | None = Field(
+        default=None,
+        description="By so many updates a worker may be ahead of the slowest one. Absent: by any number. 0: workers "
+        "go on round by round.",
+    )
+    late: Literal["Apply", "Discard"] = Field(
+        default="Apply",
+        description="What becomes of it beyond that. Apply: who is ahead waits, and every update is applied. Discard: "
+        "nobody waits; the update of a worker that is so far behind is not applied, and its samples are given out "
+        "again. It needs maxStaleness.",
+    )
+    push: Literal["Gradients", "Model"] = Field(
+        default="Gradients",
+        description="What a worker sends. Gradients: the server's optimizer steps with them. Model: the worker steps, "
+        "and its model replaces the server's.",
+    )
+    rate_reference: Literal["GlobalBatch", "WorkerBatch"] = Field(
+        default="GlobalBatch",
+        description="Which batch learning rates are chosen for, where learningRateScaling is not None: globalBatchSize "
+        "or batchSizePerWorker. The rate of an update follows its own batch beside that one.",
+    )
+
+
 class Training(Model):
     """What is trained and until when."""
 
     mode: Mode = Field(
         default="BSP",
-        description="BSP: all workers step together. ASP: each steps alone against a parameter server.",
+        description="BSP: all workers step together. ASP: each steps alone against the parameter server, and each of "
+        "its updates is a step of the job.",
+    )
+    asynchronous: Asynchronous | None = Field(
+        default=None, description="How workers and the parameter server train. Only with mode ASP."
     )
     global_batch_size: Batch | None = Field(
         default=None,
@@ -86,7 +116,8 @@ class Training(Model):
     learning_rate_scaling: LearningRateScaling = Field(
         default="None",
         description="How learning rates follow a global batch other than globalBatchSize: not, in proportion, or "
-        "with its square root. Schedules and scripts see the rates that they set. It needs globalBatchSize.",
+        "with its square root. Schedules and scripts see the rates that they set. It needs the batch that rates are "
+        "for: globalBatchSize, or the one that asynchronous.rateReference names.",
     )
 
 
@@ -155,7 +186,17 @@ TARGET_HAS_A_DIRECTION = Rule(
 
 
 def _rates_have_a_batch(training: Training) -> Iterator[Problem]:
-    if training.learning_rate_scaling != "None" and training.global_batch_size is None:
+    asked = training.asynchronous
+    if training.learning_rate_scaling == "None":
+        return
+    if asked is not None and asked.rate_reference == "WorkerBatch":
+        if training.batch_size_per_worker is None:
+            yield Problem(
+                "spec.training.asynchronous.rateReference",
+                "WorkerBatch needs batchSizePerWorker, the batch that learning rates are chosen for; a part of "
+                "globalBatchSize does not stay when replicas change",
+            )
+    elif training.global_batch_size is None:
         yield Problem(
             "spec.training.learningRateScaling",
             "needs globalBatchSize, the batch that learning rates are chosen for; batchSizePerWorker has none that "
@@ -164,13 +205,61 @@ def _rates_have_a_batch(training: Training) -> Iterator[Problem]:
 
 
 RATES_HAVE_A_BATCH = Rule(
-    ("spec.training.learningRateScaling", "spec.training.globalBatchSize"),
+    (
+        "spec.training.learningRateScaling",
+        "spec.training.globalBatchSize",
+        "spec.training.batchSizePerWorker",
+        "spec.training.asynchronous.rateReference",
+    ),
     _rates_have_a_batch,
     (
         Cel(
             "spec.training",
-            "self.learningRateScaling == 'None' || has(self.globalBatchSize)",
-            "learningRateScaling needs globalBatchSize",
+            "self.learningRateScaling == 'None' || (has(self.asynchronous) && self.asynchronous.rateReference == "
+            "'WorkerBatch' ? has(self.batchSizePerWorker) : has(self.globalBatchSize))",
+            "learningRateScaling needs globalBatchSize, or batchSizePerWorker with asynchronous.rateReference "
+            "WorkerBatch",
+        ),
+    ),
+)
+
+
+def _asynchronous_is_sound(training: Training) -> Iterator[Problem]:
+    asked = training.asynchronous
+    if asked is not None and training.mode != "ASP":
+        yield Problem("spec.training.asynchronous", "is only for spec.training.mode ASP")
+    if asked is not None and asked.late == "Discard" and asked.max_staleness is None:
+        yield Problem("spec.training.asynchronous.late", "Discard needs maxStaleness, beyond which an update is late")
+    if training.mode == "ASP" and training.last_step == "Drop":
+        yield Problem(
+            "spec.training.lastStep",
+            "must be Partial or Carry with mode ASP: every update takes samples of its own, and none is left over",
+        )
+
+
+ASYNCHRONOUS_IS_SOUND = Rule(
+    (
+        "spec.training.mode",
+        "spec.training.lastStep",
+        "spec.training.asynchronous.late",
+        "spec.training.asynchronous.maxStaleness",
+    ),
+    _asynchronous_is_sound,
+    (
+        Cel(
+            "spec.training",
+            "!has(self.asynchronous) || self.mode == 'ASP'",
+            "asynchronous is only for mode ASP",
+        ),
+        Cel(
+            "spec.training.asynchronous",
+            "self.late != 'Discard' || has(self.maxStaleness)",
+            "late Discard needs maxStaleness",
+        ),
+        Cel(
+            "spec.training",
+            "self.mode != 'ASP' || self.lastStep != 'Drop'",
+            "lastStep must be Partial or Carry with mode ASP",
         ),
     ),
 )

@@ -30,7 +30,8 @@ def _open(**bounded: Any) -> dict[str, Any]:
 
 
 _CONTAINER = _open(env=_open(), envFrom=_open(), ports=_open(), volumeMounts=_open())
-_POD = _open(containers=_CONTAINER, initContainers=_CONTAINER, volumes=_open(), tolerations=_open())
+POD = _open(containers=_CONTAINER, initContainers=_CONTAINER, volumes=_open(), tolerations=_open())
+"""The schema of a pod's spec in a template."""
 
 
 class BatchBounds(Model):
@@ -103,7 +104,7 @@ class WorkerGroup(Model):
         description="Pod template (a whole core/v1 PodTemplateSpec), passed on; its first container trains. The API "
         f"server admits at most {MAX_ENTRIES} containers, variables, ports, mounts and volumes each, the operator "
         f"{MAX_SPEC_BYTES} bytes of spec as JSON with {MAX_SPEC_VALUES} values in all.",
-        json_schema_extra={"properties": {"spec": _POD}},
+        json_schema_extra={"properties": {"spec": POD}},
     )
 
     @property

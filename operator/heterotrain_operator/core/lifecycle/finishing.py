@@ -91,14 +91,15 @@ def awaited(facts: Facts, memory: Remembered) -> list[str]:
     are too late, nor, once the leader has ended well, those on nodes that do not answer.
     """
     coming = outsiders(facts, memory)
-    there = [worker for worker in facts.members if worker is not None] or facts.live
+    there = [worker for worker in facts.members if worker is not None] or [*facts.live]
+    there += [] if facts.server is None else [facts.server]
     return [
         worker.name
         for worker in there
         if not ended(worker)
         and not (worker.node_lost and memory.finish.ending)
         and not (worker.name in coming and not has_trained(worker))
-        and not (worker.metrics is not None and not has_trained(worker))
+        and not (worker is not facts.server and worker.metrics is not None and not has_trained(worker))
     ]
 
 
@@ -106,7 +107,7 @@ def _everybody(facts: Facts, memory: Remembered) -> list[WorkerSeen]:
     """All workers of this generation, as they are or were seen last."""
     # What is known of members that are gone may be that of an earlier generation, if none of them is there.
     departed = facts.departed.values() if any(facts.members) or is_committed(memory) else ()
-    return [*facts.workers, *departed]
+    return [*facts.everybody, *departed]
 
 
 def _leader_has_finished(facts: Facts, memory: Remembered, past: Iterable[WorkerSeen]) -> bool:
@@ -148,7 +149,9 @@ def _goes_on(facts: Facts, memory: Remembered) -> bool:
 
 
 def _lost(facts: Facts) -> Iterator[tuple[str, str]]:
-    """The members that have not ended well, by rank, and how they ended, in words."""
+    """The members that have not ended well, by rank, and how they ended, in words; before them the server."""
+    if facts.server is not None and failed(facts.server):
+        yield facts.server.name, described_departure(facts.server)
     if facts.plan is None or not any(facts.members):
         yield from ((worker.name, described_departure(worker)) for worker in facts.failed)
         return

@@ -39,8 +39,11 @@ def observed(facts: Facts, members: Sequence[WorkerSeen], memory: Remembered, no
     states, coming = facts.states, outsiders(facts, memory)
     read = [(m.name, m.metrics) for m in members if m.metrics is not None and states[m.name] is not WorkerState.GONE]
     readable = [metrics for _, metrics in read]
-    step = max((metrics.step for metrics in readable), default=-1)
+    server = facts.server.metrics if facts.server is not None else None
+    all_read = readable if server is None else [*readable, server]
+    step = max((metrics.step for metrics in all_read), default=-1)
     pausing = any(metrics.phase not in STEPPING_PHASES for name, metrics in read if name not in coming)
+    pausing = pausing or (server is not None and server.phase not in STEPPING_PHASES)
     slow = max((_slow_step_seconds(metrics) for metrics in readable), default=0.0)
     before = memory.progress
     progress_at = before.progress_at if before.progress_at is not None else now

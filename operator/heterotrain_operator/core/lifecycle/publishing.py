@@ -32,7 +32,7 @@ def next_version(facts: Facts, memory: Remembered) -> int:
 
     So a deleted plan never strands workers, which ignore older ones. Numbers that no plan can have are nobody's.
     """
-    versions = [memory.plan_version, *(w.metrics.plan_version for w in facts.workers if w.metrics is not None)]
+    versions = [memory.plan_version, *(w.metrics.plan_version for w in facts.everybody if w.metrics is not None)]
     if facts.plan is not None:
         versions.append(facts.plan.version)
     return max(version for version in (0, *versions) if version < MOST_COUNTED) + 1

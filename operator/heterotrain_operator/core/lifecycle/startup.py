@@ -112,7 +112,7 @@ def _gathered(job: Job, facts: Facts) -> _Gathering:
         awaited=awaited,
         turned_away=turned_away,
         unwanted=(*excess, *(worker.name for worker in turned_away)),
-        unready=(*absent, *unready(awaited, facts.states)),
+        unready=(*filter(None, [facts.server_unready]), *absent, *unready(awaited, facts.states)),
         infeasible=_infeasible(job),
     )
 

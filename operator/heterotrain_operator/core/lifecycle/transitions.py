@@ -33,8 +33,8 @@ def step_of(facts: Facts, memory: Remembered) -> int:
     """The steps that are committed, as far as is known: by workers that are read, the last words of others, and what
     was seen before, since workers that end together can all not be read any more.
     """
-    read = [worker.metrics.step for worker in facts.workers if worker.metrics is not None]
-    return max([0, *read, *(worker.step for worker in facts.workers), memory.progress.progress_step])
+    read = [worker.metrics.step for worker in facts.everybody if worker.metrics is not None]
+    return max([0, *read, *(worker.step for worker in facts.everybody), memory.progress.progress_step])
 
 
 def joined(
