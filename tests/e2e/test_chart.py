@@ -238,10 +238,14 @@ def test_disruption_budget_is_for_several_replicas_only() -> None:
     assert budget["spec"]["maxUnavailable"] == 1
 
 
+ROLES = {"matchExpressions": [{"key": "heterotrain.dev/job-role", "operator": "In", "values": ["worker", "server"]}]}
+"""Selects the pods of all jobs."""
+
+
 def test_monitors_choose_what_the_operator_labels() -> None:
     documents = render(CHART, *MONITORING, 'monitoring.podMonitor.labels={"release":"prometheus"}')
     (pods,) = of_kind(documents, "PodMonitor")
-    assert pods["spec"]["selector"] == {"matchLabels": {"heterotrain.dev/job-role": "worker"}}
+    assert pods["spec"]["selector"] == ROLES
     assert pods["spec"]["podMetricsEndpoints"][0]["port"] == "metrics"
     assert pods["metadata"]["labels"]["release"] == "prometheus"
     (services,) = of_kind(documents, "ServiceMonitor")
@@ -299,7 +303,7 @@ def test_operator_reaches_names_the_api_server_workers_and_what_is_named() -> No
     assert {(port["port"], port["protocol"]) for port in names["ports"]} == {(53, "UDP"), (53, "TCP")}
     assert [port["port"] for port in api_server["ports"]] == [443, 6443, 8443]
     (peer,) = workers["to"]
-    assert peer["podSelector"] == {"matchLabels": {"heterotrain.dev/job-role": "worker"}}
+    assert peer["podSelector"] == ROLES
     assert prometheus == {"to": [{"namespaceSelector": {}}]}
     assert extra["ports"] == [{"port": 3128}]
 

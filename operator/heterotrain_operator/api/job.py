@@ -123,6 +123,15 @@ class JobSpec(Model):
         return (*self.worker_groups, *([] if server is None else [server]))
 
     @property
+    def templates(self) -> tuple[tuple[str, tuple[str | int, ...], dict[str, Any]], ...]:
+        """All pod templates that the job holds: the name of the group, the path, and the template."""
+        groups = enumerate(self.worker_groups)
+        found = [(group.name, ("spec", "workerGroups", index, "template"), group.template) for index, group in groups]
+        if self.parameter_server is not None and self.parameter_server.template is not None:
+            found.append((SERVER_GROUP, ("spec", "parameterServer", "template"), self.parameter_server.template))
+        return tuple(found)
+
+    @property
     def total_replicas(self) -> int:
         """Workers wanted, over all groups."""
         return sum(group.replicas for group in self.sized_groups)

@@ -74,6 +74,8 @@ def _replicas_without_effect(job: HeteroTrainingJob) -> Iterator[Problem]:
 
 def _rates_without_change(job: HeteroTrainingJob) -> Iterator[Problem]:
     rule = job.spec.training.learning_rate_scaling
+    if job.spec.training.mode == "ASP":
+        return  # rates follow the batch of each update
     if rule != "None" and job.spec.batching.fixed_global_batch and job.spec.scaling.global_batch == "Fixed":
         yield Problem(
             "spec.training.learningRateScaling",
@@ -92,9 +94,9 @@ def _growth_without_end(job: HeteroTrainingJob) -> Iterator[Problem]:
 
 def _everywhere(job: HeteroTrainingJob, judge: Callable[[Mapping[str, Any]], _Found]) -> list[Problem]:
     return [
-        Problem(render_path(("spec", "workerGroups", index, "template", "spec", *where)), reason)
-        for index, group in enumerate(job.spec.worker_groups)
-        for where, reason in judge(group.template["spec"])
+        Problem(render_path((*path, "spec", *where)), reason)
+        for _, path, template in job.spec.templates
+        for where, reason in judge(template["spec"])
     ]
 
 

@@ -126,6 +126,29 @@ class WorkerStatus(Model):
     cpu_limit: Annotated[float, Field(ge=0, le=MAX_COUNT)] | None = Field(
         default=None, description="CPU cores that it may use now. Absent: as many as its node has."
     )
+    updates: Number | None = Field(
+        default=None,
+        description="Updates of it that the parameter server has applied; two digits of it, as of the next three.",
+    )
+    staleness: Annotated[float, Field(ge=0, le=MAX_STEPS)] | None = Field(
+        default=None, description="How many updates of others its own were behind, in the mean."
+    )
+    discarded: Number | None = Field(default=None, description="Updates of it that came too late, or were no numbers.")
+    waited_seconds: Annotated[float, Field(ge=0, le=MAX_STEPS)] | None = Field(
+        default=None, description="For how long the parameter server let it wait for slower workers."
+    )
+    node: Annotated[str, Field(max_length=253)] = Field(default="", description="Node on which it runs.")
+    message: Text = Field(default="", description="Why it waits or how it ended.")
+
+
+class ServerStatus(Model):
+    """The parameter server as last seen."""
+
+    name: Annotated[str, Field(min_length=1, max_length=MAX_NAME)] = Field(description="Name of the pod.")
+    phase: Annotated[str, Field(max_length=MAX_NAME)] = Field(description="What it does, as it says itself.")
+    ends: Count | None = Field(
+        default=None, description="Servers that have ended by their own fault, counted against backoffLimit."
+    )
     node: Annotated[str, Field(max_length=253)] = Field(default="", description="Node on which it runs.")
     message: Text = Field(default="", description="Why it waits or how it ended.")
 
@@ -249,6 +272,12 @@ class JobStatus(Model):
     step: Number | None = Field(default=None, description="Committed steps.")
     total_steps: Number | None = Field(default=None, description="Steps at the end of training, if known.")
     epoch: Number | None = Field(default=None, description="Passes over the data begun, from 0.")
+    updates_per_second: Annotated[float, Field(ge=0, le=MAX_STEPS)] | None = Field(
+        default=None, description="Updates of all workers in a second; two digits of it. Only with training.mode ASP."
+    )
+    server: ServerStatus | None = Field(
+        default=None, description="The parameter server. Absent: the job has none, or none is there."
+    )
     evaluation: EvaluationStatus | None = Field(default=None, description="The newest evaluation, if there is one.")
     imbalance_percent: Annotated[int, Field(ge=0, le=MAX_COUNT)] | None = Field(
         default=None, description="By how much the slowest worker's own time exceeds the mean, in percent."

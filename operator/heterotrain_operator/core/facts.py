@@ -74,6 +74,18 @@ class Facts:
         return (*(worker.name for worker in self.everybody), *self.without_group)
 
 
+def without_server(job: Job, seen: Seen) -> tuple[WorkerSeen, ...]:
+    """The job's pods but for its parameter server's."""
+    if job.server is None:
+        return seen.workers
+    return tuple(worker for worker in seen.workers if worker.group != job.server.name)
+
+
+def server_in(job: Job, seen: Seen) -> WorkerSeen | None:
+    """The job's parameter server, if it has one that is there."""
+    return next((each for each in seen.workers if job.server is not None and each.group == job.server.name), None)
+
+
 def survey(job: Job, seen: Seen) -> Facts:
     """Sort an observation out."""
     order = {group.name: position for position, group in enumerate(job.groups)}
@@ -89,9 +101,7 @@ def survey(job: Job, seen: Seen) -> Facts:
     if seen.plan is not None and len({member.name for member in seen.plan.members}) == len(seen.plan.members):
         known = {(worker.name, worker.uid, worker.group): worker for worker in workers}
         members = tuple(known.get((m.name, m.uid, m.group)) for m in seen.plan.members)
-    server = None
-    if job.server is not None:
-        server = next((worker for worker in by_name.values() if worker.group == job.server.name), None)
+    server = server_in(job, Seen(tuple(by_name.values())))
     states = _states(by_name.values(), seen.plan, members)
     live = tuple([worker for worker in workers if states[worker.name] is not WorkerState.GONE])
     over = [worker for worker in workers if states[worker.name] is WorkerState.GONE] if len(live) < len(workers) else ()

@@ -162,6 +162,20 @@ class Job:
 
 
 @cheap_frozen_dataclass(frozen=True, slots=True)
+class PeerMetrics:
+    """What a parameter server says of one worker, since the server began: how many of its updates were applied and how
+    many `discarded`, how long it waited for slower ones, and how many updates of others an applied one was behind, in
+    the mean (None: not known).
+    """
+
+    worker: str
+    updates: float = 0.0
+    discarded: float = 0.0
+    waited_seconds: float = 0.0
+    staleness: float | None = None
+
+
+@cheap_frozen_dataclass(frozen=True, slots=True)
 class WorkerMetrics:
     """What one worker exports (names in `heterotrain.contract`); counters since `plan_version` began.
 
@@ -209,6 +223,7 @@ class WorkerMetrics:
     cpu_wait_seconds: float | None = None
     cpu_pressure_seconds: float | None = None
     computing_threads: float | None = None
+    peers: tuple[PeerMetrics, ...] = ()  # of a parameter server: its workers
 
 
 @cheap_frozen_dataclass(frozen=True, slots=True)

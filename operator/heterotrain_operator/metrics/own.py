@@ -23,7 +23,7 @@ from heterotrain.contract import (
 from heterotrain.metric import Metric
 from heterotrain.reporting.families import Family, Figures, families
 from heterotrain.reporting.serving import MetricsServer
-from heterotrain_operator.core.facts import ended, newest_evaluation
+from heterotrain_operator.core.facts import ended, newest_evaluation, without_server
 from heterotrain_operator.core.model import Decision, Job, Seen
 from heterotrain_operator.core.state import Remembered
 from heterotrain_operator.metrics import table
@@ -43,7 +43,7 @@ class JobFigures:
 def figures_of(namespace: str, job: Job, seen: Seen, decision: Decision, memory: Remembered) -> JobFigures:
     """The figures of a job just after a decision about it."""
     plan = decision.plan or seen.plan
-    live = [worker for worker in seen.workers if not ended(worker)]
+    live = [worker for worker in without_server(job, seen) if not ended(worker)]
     steps = [worker.metrics.step for worker in seen.workers if worker.metrics is not None]
     evaluated = newest_evaluation(seen.workers)
     figures: Figures = {

@@ -12,11 +12,13 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from heterotrain.worker_metrics import WORKERS
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.metrics.client import Client, UnreachableError, WrongAnswerError
 from heterotrain_operator.metrics.parsing import CostlyError
+from heterotrain_operator.metrics.peers import MAX_PEERS, PREFIX, peers_of
 from heterotrain_operator.metrics.workers import Sample, metrics_of
 
 MAX_SERIES = 256
@@ -28,12 +30,11 @@ MAX_LINE = 4096
 MAX_LABELS = 64
 """Of one series; a worker gives its series at most six."""
 
-_BEGINNING = f"\n{WORKERS.prefix}"
-"""Of a series, with the end of the line before it: a search for a fixed text passes over other lines several times as
-fast as a search for the beginnings of lines."""
+MAX_PEER_SERIES = 16 * MAX_PEERS
+"""Of a parameter server, of its workers; with more, nothing of them is read."""
 
 _SAMPLE = re.compile(
-    rf"\n({WORKERS.prefix}\w*)(?:\{{(.{{0,{MAX_LINE}}})\}})?"
+    rf"\n((?:{WORKERS.prefix}|{PREFIX})\w*)(?:\{{(.{{0,{MAX_LINE}}})\}})?"
     r"[ \t]{1,9}([^ \t\n]{1,64})(?:[ \t]{1,9}-?[0-9]{1,20})?[ \t]{0,9}(?=\n|\Z)",
     re.ASCII,
 )
@@ -43,13 +44,15 @@ _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 
 
 def own_samples(text: str) -> list[Sample]:
-    """The samples of workers' metrics. Raises ValueError if one is malformed, or if there are more than MAX_SERIES, or
-    MAX_LABELS of one.
+    """The samples of workers' metrics, and of a parameter server's. Raises ValueError if one is malformed, or if there
+    are more than MAX_SERIES, or MAX_LABELS of one.
     """
     lines = f"\n{text}"
-    number = lines.count(_BEGINNING)
-    if number > MAX_SERIES:
-        raise ValueError(f"{number} series")
+    # A search for a fixed text passes over other lines several times as fast as one for the beginnings of lines.
+    number, of_peers = lines.count(f"\n{WORKERS.prefix}"), lines.count(f"\n{PREFIX}")
+    if number > MAX_SERIES or of_peers > MAX_PEER_SERIES:
+        raise ValueError(f"{number + of_peers} series")
+    number += of_peers
     found = _SAMPLE.findall(lines)
     if len(found) != number:
         raise ValueError(f"{number - len(found)} series are malformed, or longer than {MAX_LINE} characters")
@@ -99,7 +102,10 @@ _HEADERS = {"Accept": "text/plain; version=0.0.4"}
 def parse_metrics(text: str) -> WorkerMetrics | None:
     """What a worker exports of the plan version that it follows; None if that is malformed or names no version."""
     try:
-        return metrics_of(own_samples(text))
+        samples = own_samples(text)
+        metrics = metrics_of(each for each in samples if each.name.startswith(WORKERS.prefix))
+        of_peers = [each for each in samples if each.name.startswith(PREFIX)]
+        return replace(metrics, peers=peers_of(of_peers)) if metrics is not None and of_peers else metrics
     except ValueError as error:
         logger.debug("malformed metrics: %s", error)
         return None

@@ -14,13 +14,13 @@ from heterotrain_operator.api import training_config
 from heterotrain_operator.clusters.kube.objects.plan_map import StoredPlan, build_plan_map, read_plan_map
 from heterotrain_operator.clusters.kube.objects.pods import build_pod, build_service
 from heterotrain_operator.clusters.kube.objects.protection import build_policy, build_secret
-from heterotrain_operator.core.model import WorkerKey
+from heterotrain_operator.core.model import SERVER_GROUP, WorkerKey
 from heterotrain_operator.core.prediction.batch_cost import BatchCost
 from heterotrain_operator.core.remembered.job import RestartBudget
 from heterotrain_operator.core.remembered_worker import RememberedWorker
 from heterotrain_operator.core.state import Remembered
 from kube_server.api_server import Document
-from unit.kube.documents import JOB_UID, SMALL, groups, job, pod
+from unit.kube.documents import CONTAINER, JOB_UID, SMALL, groups, job, pod
 
 KUBERNETES = "1.34"
 PEERS = ({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ops"}}},)
@@ -113,6 +113,34 @@ def test_pod_is_named_labelled_and_owned() -> None:
         },
         "ownerReferences": [OWNER],
     }
+
+
+SERVED = {"training": {"mode": "ASP"}, "parameterServer": {}}
+
+
+def test_parameter_server_is_as_a_worker_of_the_first_group_but_counts_as_none() -> None:
+    made = job({**SERVED, "parameterServer": {"template": WHOLE}})
+    key = WorkerKey(SERVER_GROUP, 0, "digits-server-0")
+    for each, image in ((job(SERVED), CONTAINER["image"]), (made, "train:1")):
+        document = build_pod(each, JOB_UID, key, secret="digits-s", beside_training=True)
+        kubernetes_validate.validate(document, KUBERNETES, strict=True)
+        labels = document["metadata"]["labels"]
+        assert (labels["heterotrain.dev/job-role"], labels["heterotrain.dev/worker-group"]) == ("server", "server")
+        found = environment(document)
+        assert (found[contract.ENV_ROLE], found[contract.ENV_GROUP]) == (contract.ROLE_SERVER, "")
+        assert contract.ENV_WARM_UP not in found
+        assert TrainingConfig.from_json(found[contract.ENV_CONFIG]).mode == contract.ASP
+        assert (trainer(document)["image"], found[contract.ENV_WORKER]) == (image, "digits-server-0")
+    worker = build_pod(made, JOB_UID, SMALL, secret="digits-s")
+    assert contract.ENV_ROLE not in environment(worker)
+    assert worker["metadata"]["labels"]["heterotrain.dev/job-role"] == "worker"
+    assert build_service(made, JOB_UID)["spec"]["selector"] == {"heterotrain.dev/job-name": "digits"}
+    policy = build_policy(made, JOB_UID, PEERS)
+    kubernetes_validate.validate(policy, KUBERNETES, strict=True)
+    chosen = policy["spec"]["podSelector"]
+    assert chosen["matchExpressions"][0]["values"] == ["worker", "server"]
+    assert policy["spec"]["ingress"][0] == {"from": [{"podSelector": chosen}]}
+    assert 5678 in [port["port"] for port in policy["spec"]["ingress"][2]["ports"]], "of its own template"
 
 
 def test_template_passes_whole_and_is_not_changed() -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from jsonschema import Draft4Validator
+from rich.console import Console
 
 from heterotrain.contract import Evaluated
 from heterotrain_operator.api.generate.crd import custom_resource_definition
 from heterotrain_operator.api.status import MAX_DEPARTURES
+from heterotrain_operator.cli.cluster.job_state import read_job
+from heterotrain_operator.cli.cluster.status import job_view
 from heterotrain_operator.clusters.kube.status.job_status import next_status
-from heterotrain_operator.core.model import Decision, Seen, WorkerState
+from heterotrain_operator.core.model import Decision, PeerMetrics, Seen, WorkerState
 from heterotrain_operator.core.remembered.cost import Cost
 from heterotrain_operator.core.remembered.job import Resumed
 from heterotrain_operator.core.remembered.members import MOST_PASSAGES, Passage, Passages
@@ -285,3 +289,48 @@ def test_only_so_many_workers_are_listed_but_all_are_counted() -> None:
     wanted = job({**groups(replicas=300), "training": {"globalBatchSize": 300}})
     found = next_status(None, wanted, seen, decision(), MEMORY, NOW)
     assert (len(found["workers"]), found["ready"]) == (256, "300/300")
+
+
+SERVED = {"training": {"mode": "ASP"}, "parameterServer": {}}
+
+
+def test_status_shows_the_server_apart_and_what_it_says_of_each_worker() -> None:
+    peers = (PeerMetrics(FIRST, updates=1234.0, discarded=3.0, waited_seconds=0.52, staleness=1.26),)
+    server = replace(worker("digits-server-0", metrics(0.0, steps=0.0, phase="evaluating", peers=peers)), index=0)
+    seen = training(1.0, 1.0, 3.0)
+    found = status(seen=replace(seen, workers=(*seen.workers, server)), spec=SERVED)
+    assert (found["ready"], found["replicas"]) == ("3/3", 3)
+    assert found["server"] == {
+        "name": "digits-server-0",
+        "phase": "evaluating",
+        "ends": 0,
+        "node": "node-1",
+        "message": "",
+    }
+    assert found["updatesPerSecond"] == 12  # 5, 5 and 1.7 of them
+    first, *others = found["workers"]
+    shown = {name: first[name] for name in ("updates", "discarded", "waitedSeconds", "staleness")}
+    assert shown == {"updates": 1200, "discarded": 3, "waitedSeconds": 0.52, "staleness": 1.3}
+    assert [each["name"] for each in others] == [SECOND, THIRD]
+    silent = status(found, replace(seen, workers=(*seen.workers, replace(server, metrics=None))), spec=SERVED)
+    assert silent["workers"][0]["updates"] == 1200
+    text = str(job_view_of(found))
+    assert "12 updates/s" in text and "server digits-server-0 (evaluating)" in text
+    assert "STALENESS" in text and "LET WAIT" in text
+
+
+def job_view_of(found: Document) -> str:
+    """What `heterotrain status` prints of a job with this status."""
+    document = {"metadata": {"name": "digits", "namespace": "team-a"}, "spec": {}, "status": found}
+    out = Console(width=300, no_color=True)
+    with out.capture() as captured:
+        out.print(job_view(read_job(document), datetime(2026, 1, 31, 12, tzinfo=UTC), width=300))
+    return captured.get()
+
+
+def test_checkpoints_are_as_durable_as_the_servers_own_volume() -> None:
+    gone = status(spec={**SERVED, "checkpoint": {"path": "/c", "persistentVolumeClaim": None}})
+    assert (
+        "on no volume that outlives the pods of the parameter server"
+        in condition(gone, "CheckpointNotDurable")["message"]
+    )

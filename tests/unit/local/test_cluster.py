@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from heterotrain import contract
-from heterotrain.contract import Plan, TrainingConfig
+from heterotrain.contract import Plan, Server, TrainingConfig
 from heterotrain_operator.clusters.local import cluster as local_cluster
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.cluster import LocalCluster
 from heterotrain_operator.clusters.local.limits import Limits, Mechanism
-from heterotrain_operator.core.model import Decision, WorkerSeen
+from heterotrain_operator.core.model import SERVER_GROUP, Decision, WorkerKey, WorkerSeen
 from heterotrain_operator.core.state import Remembered
 from unit.cli.commands import eventually
 from unit.local.small_jobs import (
@@ -248,3 +248,23 @@ def test_memory_limit_kills_and_is_named_at_once(memory_mechanism: Mechanism, st
     worker = only(cluster)
     assert (worker.exit_code, worker.out_of_memory) == (137, True)
     assert worker.message == "out of memory: over its limits.memory of 64 MiB"
+
+
+def test_parameter_server_is_one_more_process_with_limits_of_its_own(tmp_path: Path) -> None:
+    container = {"name": "t", "command": ["python", "-S", "-c", SAY_WHAT_IT_GETS]}
+    own = {"template": {"spec": {"containers": [container | {"resources": {"limits": {"cpu": "500m"}}}]}}}
+    training = {"globalBatchSize": 32, "steps": 10, "mode": "ASP"}
+    job = make_job(SAY_WHAT_IT_GETS, spec={"training": training, "parameterServer": own})
+    server = WorkerKey(SERVER_GROUP, 0, "job-server-0")
+    with LocalCluster(job, tmp_path, "/somewhere") as cluster:
+        cluster.act(Decision("Running", "", create=(server,), beside_training=True), Remembered.initial())
+        environment, *_ = json.loads(says(cluster, "]\n", server.name))
+        assert (environment[contract.ENV_ROLE], environment[contract.ENV_GROUP]) == (contract.ROLE_SERVER, "")
+        assert environment[contract.ENV_WORKER] == "job-server-0"
+        assert contract.ENV_WARM_UP not in environment
+        assert TrainingConfig.from_json(environment[contract.ENV_CONFIG]).mode == contract.ASP
+        [seen] = cluster.observe()[0].workers
+        assert (seen.group, seen.cpu_limit) == (SERVER_GROUP, 0.5)
+        plan = replace(PLAN, server=Server(seen.name, seen.uid, seen.address))
+        cluster.act(Decision("Running", "", plan=plan), Remembered.initial())
+        assert cluster.observe()[0].plan == plan

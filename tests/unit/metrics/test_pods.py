@@ -12,12 +12,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, start_http_server
 
 from heterotrain import contract
 from heterotrain import worker_metrics as table
 from heterotrain.metric import Metric
-from heterotrain_operator.core.model import WorkerMetrics
+from heterotrain_operator.core.model import PeerMetrics, WorkerMetrics
 from heterotrain_operator.metrics import pods
 from heterotrain_operator.metrics.client import CONNECTIONS_PER_OWNER, Client
 from heterotrain_operator.metrics.pods import (
@@ -25,6 +25,7 @@ from heterotrain_operator.metrics.pods import (
     MAX_BYTES,
     MAX_LABELS,
     MAX_LINE,
+    MAX_PEER_SERIES,
     MAX_SERIES,
     PodReader,
     own_samples,
@@ -263,3 +264,21 @@ def test_a_series_of_more_labels_than_there_can_be_makes_a_worker_unreadable() -
 @given(st.text(alphabet=st.sampled_from('heterotrain_worker_plan_version{}=",\\ \n1.e+-#'), max_size=300))
 def test_no_text_is_too_odd(text: str) -> None:
     parse_metrics("heterotrain_worker_" + text)
+
+
+def test_what_a_parameter_server_says_of_its_workers_is_read_and_nothing_that_cannot_be() -> None:
+    own = registry(7)
+    Counter("heterotrain_server_updates", "x", ["peer"], registry=own).labels("job-cpu-0").inc(12)
+    discarded = Counter("heterotrain_server_discarded", "x", ["peer", "reason"], registry=own)
+    discarded.labels("job-cpu-0", "late").inc(2)
+    discarded.labels("job-cpu-0", "nan").inc(1)
+    Counter("heterotrain_server_waited_seconds", "x", ["peer"], registry=own).labels("job-cpu-1").inc(0.5)
+    Counter("heterotrain_server_updates_of", "x", ["peer"], registry=own).labels("x" * 65).inc(1)
+    staleness = Histogram("heterotrain_server_staleness", "x", ["peer"], buckets=(0, 1, 2, 4), registry=own)
+    for value in (0, 1, 5):
+        staleness.labels("job-cpu-0").observe(value)
+    text = generate_latest(own).decode()
+    first, second = PeerMetrics("job-cpu-0", 12, 3, 0, 2.0), PeerMetrics("job-cpu-1", waited_seconds=0.5)
+    assert parse_metrics(text) == replace(EXPECTED, peers=(first, second))
+    assert parse_metrics(text + 'heterotrain_server_updates_total{peer="w"} NaN\n') == parse_metrics(text)
+    assert parse_metrics(text + 'heterotrain_server_updates_total{peer="w"} 1\n' * MAX_PEER_SERIES) is None

@@ -42,6 +42,7 @@ BALANCING = (
     "WorkerLeft",
     "Scaled",
     "ScalingStopped",
+    "ServerLost",
 )
 """Reasons of the events that say how the batches came about, and the workers that have them."""
 
@@ -98,6 +99,9 @@ def explanation(evidence: Evidence, now: datetime, width: int) -> RenderableType
     if job.reason:
         parts += section("The operator's latest decision", [job.reason])
     parts += outlook_of(evidence, now, width)
+    served = [f"{worker.name}: {_served(worker)}" for worker in job.workers if worker.updates is not None]
+    if job.server or served:
+        parts += section("The parameter server", [*filter(None, [job.server]), *served])
     if job.scaling:
         parts += section("How many workers pay", job.scaling)
     if evidence.memory is not None and evidence.memory.cost.spent:
@@ -127,7 +131,9 @@ def explanation(evidence: Evidence, now: datetime, width: int) -> RenderableType
 
 
 def _cost(memory: Remembered, job: Job | None) -> str:
-    total = None if job is None else memory.cost.total(group.name for group in job.groups)
+    total = None
+    if job is not None:
+        total = memory.cost.total(group.name for group in (*job.groups, job.server) if group is not None)
     return f"{wording.costs(dict(memory.cost.spent), total)}: each pod from its creation to its end, at its price"
 
 
@@ -138,6 +144,17 @@ def _replacement(worker: WorkerState, coming: Mapping[str, str]) -> str:
         return f"{newcomer} is to take the place of {worker.name}; its pod is not there yet"
     how_far = coming[newcomer]
     return f"{newcomer} ({how_far}) takes the place of {worker.name} once it can join and its warm-up shows a gain"
+
+
+def _served(worker: WorkerState) -> str:
+    """What the parameter server says of a worker."""
+    words = (
+        f"{worker.updates} updates",
+        "" if worker.staleness is None else f"behind {worker.staleness:g} updates of others in the mean",
+        f"{worker.discarded} discarded" if worker.discarded else "",
+        f"waited {wording.seconds(worker.waited_seconds)} for slower ones" if worker.waited_seconds else "",
+    )
+    return ", ".join(filter(None, words))
 
 
 def _slowed(worker: WorkerState) -> str:

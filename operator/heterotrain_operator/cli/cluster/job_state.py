@@ -25,7 +25,8 @@ class WorkerState:
 
     `most` is the greatest batch that its memory is thought to hold. `throttled` and `cpu_wait` are shares of the active
     plan's time, in percent. `replaced_by` and `replaces` name the worker that takes its place, or whose place it takes;
-    empty: nobody.
+    empty: nobody. Of an asynchronous job: `updates` that were applied, the mean `staleness` of these in updates, those
+    that were `discarded`, and for how long it was let wait for slower workers.
     """
 
     name: str
@@ -44,6 +45,10 @@ class WorkerState:
     message: str
     replaced_by: str = ""
     replaces: str = ""
+    updates: int | None = None
+    staleness: float | None = None
+    discarded: int | None = None
+    waited_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,8 @@ class JobState:
     completed: datetime | None
     conditions: tuple[ConditionState, ...]
     workers: tuple[WorkerState, ...]
+    updates_per_second: float | None = None
+    server: str = ""
 
     @property
     def ended(self) -> bool:
@@ -135,6 +142,8 @@ def read_job(document: Mapping[str, Any]) -> JobState:
         completed=moment(status.get("completionTime")),
         conditions=tuple(_condition(entry) for entry in status.entries("conditions")),
         workers=tuple(_worker(entry) for entry in status.entries("workers")),
+        updates_per_second=status.number("updatesPerSecond"),
+        server=_server(_Fields(status.get("server"))),
     )
 
 
@@ -196,6 +205,15 @@ def _scaling(scaling: _Fields) -> tuple[str, ...]:
     return (*said, *([f"blocked: {blocked}"] if blocked else []))
 
 
+def _server(server: _Fields) -> str:
+    """The parameter server in words; empty if there is none."""
+    if not server.text("name"):
+        return ""
+    said = ": ".join(filter(None, [server.text("phase"), server.text("message")]))
+    ends = server.whole("ends")
+    return f"{server.text('name')} ({said}{f'; {ends} before it ended' if ends else ''})"
+
+
 def _condition(entry: _Fields) -> ConditionState:
     return ConditionState(
         type=entry.text("type"),
@@ -225,4 +243,8 @@ def _worker(entry: _Fields) -> WorkerState:
         message=entry.text("message"),
         replaced_by=entry.text("replacedBy"),
         replaces=entry.text("replaces"),
+        updates=entry.whole("updates"),
+        staleness=entry.number("staleness"),
+        discarded=entry.whole("discarded"),
+        waited_seconds=entry.number("waitedSeconds"),
     )

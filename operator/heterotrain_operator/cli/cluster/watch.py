@@ -57,6 +57,8 @@ def one_line(job: JobState) -> str:
         parts.append(f"{job.ready} workers")
     if job.step is not None:
         parts.append(f"step {steps(job)}")
+    if job.updates_per_second is not None:
+        parts.append(f"{job.updates_per_second:g} updates/s")
     if job.evaluated is not None:
         parts.append(wording.evaluated(job.evaluated))
     if job.plan_version is not None:

@@ -14,11 +14,12 @@ from typing import Any
 
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem, load_manifest, parse_manifest, to_core
 from heterotrain_operator.api.availability import known_policies
-from heterotrain_operator.api.problems import did_you_mean
+from heterotrain_operator.api.problems import did_you_mean, render_path
 from heterotrain_operator.cli.local import script_output
 from heterotrain_operator.cli.script_job import SUFFIX, ScriptJob, document_of, manifest_text
 from heterotrain_operator.clusters.local.gpus import gpu_problems
 from heterotrain_operator.clusters.local.template import ProcessTemplate, read_templates
+from heterotrain_operator.core.model import SERVER_GROUP
 from heterotrain_operator.experiments import checkpoints
 from heterotrain_operator.experiments.experiment import Experiment, experiment_of
 from heterotrain_operator.experiments.locks import LOCK, holder_of
@@ -108,15 +109,19 @@ def located(job: HeteroTrainingJob, manifest: Path, here: Path, problems: list[P
     a path that was written for the top of a repository holds from anywhere; with a workingDir only below that.
     Paths with references such as $(HOME) are left as they are.
     """
-    groups = []
-    for index, group in enumerate(job.spec.worker_groups):
-        template = copy.deepcopy(group.template)
+    templates = {}
+    for name, path, found in job.spec.templates:
+        template = templates[name] = copy.deepcopy(found)
         containers = template["spec"]["containers"]
-        place = f"spec.workerGroups[{index}].template.spec.containers[0]"
         if containers:
+            place = render_path((*path, "spec", "containers", 0))
             _locate(containers[0], manifest, here, place, problems)
-        groups.append(group.model_copy(update={"template": template}))
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"worker_groups": tuple(groups)})})
+    groups = tuple(group.model_copy(update={"template": templates[group.name]}) for group in job.spec.worker_groups)
+    server = job.spec.parameter_server
+    if server is not None:
+        server = server.model_copy(update={"template": templates.get(SERVER_GROUP)})
+    spec = job.spec.model_copy(update={"worker_groups": groups, "parameter_server": server})
+    return job.model_copy(update={"spec": spec})
 
 
 def _locate(container: dict[str, Any], manifest: Path, here: Path, place: str, problems: list[Problem]) -> None:

@@ -22,7 +22,7 @@ from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.progress import TREND, Pace, Trends, reached_steps
 from heterotrain_operator.experiments.report.value import Column, Table
 from heterotrain_operator.experiments.trials.observer import Entry, Observer
-from heterotrain_operator.experiments.trials.trial import worker_names
+from heterotrain_operator.experiments.trials.trial import server_name, worker_names
 
 
 def own_and_wait(metrics: WorkerMetrics) -> tuple[float | None, float | None]:
@@ -160,7 +160,8 @@ class View(LiveView, Observer):
         self._title, self._job, self._endless, self._pace, self._trends = title, job, endless, Pace(), Trends()
         self._said_at = self._now()
         self._known = {}
-        self._output = ScriptOutput(worker_names(job), log_file, self.script_says, self._shown)
+        names = [*filter(None, [server_name(job)]), *worker_names(job)]
+        self._output = ScriptOutput(names, log_file, self.script_says, self._shown)
         place = f" ({position})" if position else ""
         self.say(f"{title}{place}", style="bold")
 
@@ -172,7 +173,8 @@ class View(LiveView, Observer):
     def show(self, seen: Seen, decision: Decision, entry: Entry | None) -> None:
         """One round of the loop: what was seen and decided; `entry` if it is worth a line that stays."""
         if self._output is not None and seen.plan is not None:
-            self._output.follow([worker.name for worker in seen.workers], seen.plan.members[0].name)
+            leader = seen.plan.server or seen.plan.members[0]
+            self._output.follow([worker.name for worker in seen.workers], leader.name)
         self.look()
         moment = self._now()
         seen = self._with_last_figures(seen)

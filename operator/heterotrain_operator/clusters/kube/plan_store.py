@@ -219,13 +219,16 @@ class Delivery:
 
 
 def _receivers(plan: Plan, before: Plan | None) -> list[str]:
-    """Whose volumes must show the plan: the leader announces it to its group, and newcomers wait for it themselves."""
-    if before is not None and before.generation == plan.generation:
-        return [plan.leader]
-    return [member.name for member in plan.members]
+    """Whose volumes must show the plan: the leader, or the parameter server, announces it to the others; newcomers wait
+    for it themselves, and everybody for another server's address.
+    """
+    announcer = plan.leader if plan.server is None else plan.server.name
+    if before is not None and (before.generation, before.server) == (plan.generation, plan.server):
+        return [announcer]
+    return list(dict.fromkeys([announcer, *(member.name for member in plan.members)]))
 
 
 def _not_following(plan: Plan, workers: Sequence[WorkerSeen]) -> list[str]:
-    """Who does not follow the plan, or did not report that, by rank."""
+    """Who does not follow the plan, or did not report that, by rank; a parameter server first."""
     following = {w.name for w in workers if w.metrics is not None and w.metrics.plan_version >= plan.version}
-    return [member.name for member in plan.members if member.name not in following]
+    return [each.name for each in (plan.server, *plan.members) if each is not None and each.name not in following]

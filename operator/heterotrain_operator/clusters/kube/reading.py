@@ -139,8 +139,8 @@ class Reader:
         return sorted(found, key=_moment_of)
 
     def worker_pods(self, job: str) -> list[Document]:
-        """The pods of a job's workers, by group and index."""
-        selector = names.worker_selector(job)
+        """The pods of a job's workers, and of its parameter server, by group and index."""
+        selector = names.pod_selector(job)
         with self._in_words("list", f"pods {self._where}"):
             found: list[Document] = self._gateway.listed("Pod", self.namespace, labels=selector)["items"]
         return sorted(found, key=_place_of)

@@ -116,7 +116,8 @@ class LocalCluster:
         process cannot be had.
         """
         if decision.plan is not None:
-            self._confine({member.name for member in decision.plan.members})
+            named = (*decision.plan.members, decision.plan.server)
+            self._confine({each.name for each in named if each is not None})
         self._version = self._volume.write(self._version, decision.plan, memory.to_json())
         for name in decision.delete:
             if (pod := self._pods.get(name)) is not None:

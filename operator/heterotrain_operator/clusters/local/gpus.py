@@ -136,7 +136,7 @@ class GpuAssignment:
     """
 
     def __init__(self, job: HeteroTrainingJob, templates: Mapping[str, ProcessTemplate]) -> None:
-        wanting = [group for group in job.spec.worker_groups if group.device == "gpu"]
+        wanting = [group for group in job.spec.pod_groups if group.device == "gpu"]
         chosen = {group.name: visible_to(templates[group.name]) for group in wanting}
         self._groups = {group.name: group for group in wanting if chosen[group.name] is None}
         own = set(chosen.values())

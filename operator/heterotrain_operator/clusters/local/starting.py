@@ -27,13 +27,14 @@ from heterotrain_operator.api import (
     global_batch_variable,
     training_config,
 )
+from heterotrain_operator.api.problems import render_path
 from heterotrain_operator.clusters.local import leftovers
 from heterotrain_operator.clusters.local.gpus import ENV_VISIBLE, GpuAssignment
 from heterotrain_operator.clusters.local.limits import Mechanism
 from heterotrain_operator.clusters.local.pod import Pod, usable
 from heterotrain_operator.clusters.local.process import WorkerFiles, WorkerProcess
 from heterotrain_operator.clusters.local.template import ProcessTemplate, environment_of, expand
-from heterotrain_operator.core.model import WorkerKey
+from heterotrain_operator.core.model import SERVER_GROUP, WorkerKey
 
 logger = logging.getLogger(__name__)
 
@@ -58,11 +59,11 @@ EXECUTABLE_MODE = 0o755
 def check_working_dirs(job: HeteroTrainingJob, templates: Mapping[str, ProcessTemplate]) -> None:
     """Raises ManifestError if a template asks for a working directory that this machine does not have."""
     problems = []
-    for index, group in enumerate(job.spec.worker_groups):
-        folder = templates[group.name].working_dir
+    for name, path, _ in job.spec.templates:
+        folder = templates[name].working_dir
         if folder is not None and not Path(folder).is_dir():
-            path = f"spec.workerGroups[{index}].template.spec.containers[0].workingDir"
-            problems.append(Problem(path, f"{folder} is no folder of this machine"))
+            place = render_path((*path, "spec", "containers", 0, "workingDir"))
+            problems.append(Problem(place, f"{folder} is no folder of this machine"))
     if problems:
         raise ManifestError(problems)
 
@@ -88,7 +89,7 @@ class Starter:
         self._templates = templates
         self._configs = {
             group.name: replace(training_config(job, group.name), checkpoint_path=checkpoint_path, endless=endless)
-            for group in job.spec.worker_groups
+            for group in job.spec.pod_groups
         }
         self._directory = directory
         self._logs = logs
@@ -156,13 +157,16 @@ class Starter:
             leftovers.ENV_RUNNER: self._token,
         }
         contract_part |= global_batch_variable(self._job)
+        is_server = self._job.spec.parameter_server is not None and key.group == SERVER_GROUP
+        if is_server:
+            contract_part |= {contract.ENV_ROLE: contract.ROLE_SERVER, contract.ENV_GROUP: ""}
         cores = usable(template.cores)
         if cores is not None:
             contract_part[contract.ENV_CPU_LIMIT] = str(cores)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIX)}
         # A container's temporary files go with it; a killed worker cannot remove its own.
         habits = {"PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch)}
-        habits |= {contract.ENV_WARM_UP: "1"} if beside_training else {}
+        habits |= {contract.ENV_WARM_UP: "1"} if beside_training and not is_server else {}
         compiled = {ENV_COMPILED: str(Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}"))}
         inherited |= {} if shown is None else {ENV_VISIBLE: shown}
         given = {**compiled, **inherited, "PATH": self._path, **habits, **contract_part}

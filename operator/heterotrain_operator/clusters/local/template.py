@@ -15,6 +15,7 @@ from heterotrain_operator.api import HeteroTrainingJob, ManifestError, Problem
 from heterotrain_operator.api.lint import BYTES, memory_fault
 from heterotrain_operator.api.problems import render_path
 from heterotrain_operator.api.quantity import parse_quantity
+from heterotrain_operator.core.model import SERVER_GROUP
 
 Path = tuple[str | int, ...]
 
@@ -72,17 +73,16 @@ def environment_of(entries: Sequence[EnvEntry], fields: Mapping[str, str], given
 
 
 def read_templates(job: HeteroTrainingJob) -> dict[str, ProcessTemplate]:
-    """The templates of a checked job, by group.
+    """The templates of a checked job, by group, with that of its parameter server, if it has one.
 
     Raises ManifestError with all that cannot be honoured without changing the meaning.
     """
     problems: list[Problem] = []
-    templates = {
-        group.name: _pod(group.template, ("spec", "workerGroups", index, "template"), problems)
-        for index, group in enumerate(job.spec.worker_groups)
-    }
+    templates = {name: _pod(template, path, problems) for name, path, template in job.spec.templates}
     if problems:
         raise ManifestError(problems)
+    if job.spec.parameter_server is not None:
+        templates.setdefault(SERVER_GROUP, templates[job.spec.worker_groups[0].name])
     return templates
 
 

@@ -33,6 +33,7 @@ from heterotrain_operator.experiments.trials.trial import (
     TrialResult,
     failing_worker,
     limits_of,
+    server_name,
     worker_names,
 )
 from heterotrain_operator.loop import run_job
@@ -75,7 +76,7 @@ def counted_in(job: Job, cluster: LocalCluster) -> Counted:
         return Counted()
     known = known_workers(job, memory, seen.plan)
     leasts = {name: worker.least_batch for name, worker in known.items()}
-    cost = memory.cost.total(group.name for group in job.groups)
+    cost = memory.cost.total(group.name for group in (*job.groups, job.server) if group is not None)
     return Counted(memory.batching.adjustments, memory.budget.restarts, leasts, memory.learned, cost)
 
 
@@ -164,6 +165,7 @@ class Runner:
             except OSError as error:
                 self.observer.warn(f"{title}: what was learned is not kept: {error.filename}: {error.strerror}")
         everybody = dict.fromkeys((*worker_names(core), *sorted(files)))  # also those that joined
+        everybody.pop(server_name(core), None)  # which takes no steps of its own
         series = {name: tuple(chain.from_iterable(map(read_series, files.get(name, ())))) for name in everybody}
         evaluations = tuple(chain.from_iterable(map(read_evaluations, chain.from_iterable(files.values()))))
         history = TrialHistory(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from heterotrain.contract import StepRecord
 from heterotrain_operator.core.facts import bounds_of as group_bounds
-from heterotrain_operator.core.facts import missing, survey
+from heterotrain_operator.core.facts import missing, survey, worker_name
 from heterotrain_operator.core.model import Job, Seen
 from heterotrain_operator.core.split.passes import in_passes
 from heterotrain_operator.experiments.figures.history import TrialHistory
@@ -57,6 +57,11 @@ class Trial:
     def slug(self) -> str:
         """Its name in file names."""
         return f"{self.policy.lower()}-{self.round}" + (f"-limits-{self.level}" if self.level else "")
+
+
+def server_name(job: Job) -> str:
+    """The name of the job's parameter server; empty if it has none."""
+    return "" if job.server is None else worker_name(job.name, job.server.name, 0)
 
 
 def trials_of(policies: Sequence[str], rounds: int, profile: bool, levels: int = 1) -> tuple[Trial, ...]:

@@ -24,9 +24,19 @@ from heterotrain_operator.core.state import Remembered
 FIGURES_SECONDS = 30.0
 """Shortest time between two writes that carry nothing but new figures."""
 
-_QUIET = frozenset({"step", "epoch", "evaluation", "imbalancePercent", "cost"})
+_QUIET = frozenset({"step", "epoch", "evaluation", "imbalancePercent", "cost", "updatesPerSecond"})
 _QUIET_OF_WORKER = frozenset(
-    {"ownMilliseconds", "waitingPercent", "cpuThrottledPercent", "cpuWaitPercent", "maxBatchSize"}
+    {
+        "ownMilliseconds",
+        "waitingPercent",
+        "cpuThrottledPercent",
+        "cpuWaitPercent",
+        "maxBatchSize",
+        "updates",
+        "staleness",
+        "discarded",
+        "waitedSeconds",
+    }
 )
 _FIGURE = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
 

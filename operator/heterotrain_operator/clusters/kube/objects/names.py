@@ -15,7 +15,7 @@ LABEL_JOB = f"{GROUP}/job-name"
 LABEL_GROUP = f"{GROUP}/worker-group"
 LABEL_INDEX = f"{GROUP}/worker-index"
 LABEL_ROLE = f"{GROUP}/job-role"
-ROLE_WORKER = "worker"
+ROLE_WORKER, ROLE_SERVER = "worker", "server"
 
 ANNOTATION_PLAN = f"{GROUP}/plan-version"
 """Annotation of pods, patched after a plan was written, because the kubelet then refreshes their volumes at once."""
@@ -65,5 +65,10 @@ def policy_name(job: str) -> str:
 
 
 def worker_selector(job: str) -> str:
-    """Label selector of the pods of a job's workers."""
+    """Label selector of the pods of a job's workers, as the subresource `scale` counts them."""
     return f"{LABEL_JOB}={job},{LABEL_ROLE}={ROLE_WORKER}"
+
+
+def pod_selector(job: str) -> str:
+    """Label selector of all pods of a job, the parameter server's among them."""
+    return f"{LABEL_JOB}={job},{LABEL_ROLE}"

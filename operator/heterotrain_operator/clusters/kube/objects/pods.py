@@ -1,5 +1,5 @@
-"""Build a worker's pod and the Service over all of them: its group's template passed through whole, and what makes a
-worker of it.
+"""Build a worker's pod, or the parameter server's, and the Service over all of them: its template passed through whole,
+and what makes a worker of it.
 
 What is added never depends on how many workers there are, so that a pod outlives every change of membership.
 """
@@ -22,6 +22,7 @@ from heterotrain_operator.clusters.kube.objects.names import (
     PLAN_FOLDER,
     PLAN_KEY,
     PLAN_VOLUME,
+    ROLE_SERVER,
     ROLE_WORKER,
     SECRET_KEY,
     TRAINER_PORT,
@@ -29,7 +30,7 @@ from heterotrain_operator.clusters.kube.objects.names import (
     service_name,
 )
 from heterotrain_operator.clusters.kube.objects.owned import COMPONENT_WORKER, owned_metadata
-from heterotrain_operator.core.model import WorkerKey
+from heterotrain_operator.core.model import SERVER_GROUP, WorkerKey
 
 Document = dict[str, Any]
 
@@ -40,8 +41,8 @@ _FROM_TEMPLATE = ("annotations", "finalizers")
 def build_pod(
     job: HeteroTrainingJob, uid: str, key: WorkerKey, *, secret: str, beside_training: bool = False
 ) -> Document:
-    """The pod of one worker; `uid` is the job's, and `secret` the name of its Secret. `beside_training`: others train
-    already, and it is to join them.
+    """The pod of one worker, or of the parameter server; `uid` is the job's, and `secret` the name of its Secret.
+    `beside_training`: others train already, and it is to join them.
 
     Of what the template says, only this is replaced: name and namespace, the labels by which the operator finds its
     pods, restartPolicy, hostname and subdomain, and in the first container whatever bears a name that is ours.
@@ -59,11 +60,15 @@ def build_pod(
 
 
 def _group_of(job: HeteroTrainingJob, name: str) -> WorkerGroup:
-    for group in job.spec.worker_groups:
+    for group in job.spec.pod_groups:
         if group.name == name:
             return group
-    names = ", ".join(group.name for group in job.spec.worker_groups)
+    names = ", ".join(group.name for group in job.spec.pod_groups)
     raise ValueError(f"job {job.metadata.name} has no worker group {name!r}; it has {names}")
+
+
+def _is_server(job: HeteroTrainingJob, key: WorkerKey) -> bool:
+    return job.spec.parameter_server is not None and key.group == SERVER_GROUP
 
 
 def _metadata(job: HeteroTrainingJob, uid: str, key: WorkerKey, template: Mapping[str, Any]) -> Document:
@@ -73,7 +78,7 @@ def _metadata(job: HeteroTrainingJob, uid: str, key: WorkerKey, template: Mappin
         **metadata["labels"],
         LABEL_GROUP: key.group,
         LABEL_INDEX: str(key.index),
-        LABEL_ROLE: ROLE_WORKER,
+        LABEL_ROLE: ROLE_SERVER if _is_server(job, key) else ROLE_WORKER,
     }
     return metadata | {name: template[name] for name in _FROM_TEMPLATE if template.get(name)}
 
@@ -178,12 +183,14 @@ def _environment(
         contract.ENV_TERMINATION_LOG: template.get("terminationMessagePath") or contract.DEFAULT_TERMINATION_LOG,
     }
     protocol |= global_batch_variable(job)
+    if _is_server(job, key):
+        protocol |= {contract.ENV_ROLE: contract.ROLE_SERVER, contract.ENV_GROUP: ""}
     cores = cpu_limit(group)
     if cores is not None:
         # The number is written out, since a reference to the limit gives whole cores or thousandths only.
         protocol[contract.ENV_CPU_LIMIT] = str(cores)
     habits = {"PYTHONUNBUFFERED": "1"}
-    if beside_training:
+    if beside_training and not _is_server(job, key):
         habits[contract.ENV_WARM_UP] = "1"
     if group.device == "cpu":
         # Images that ask for all GPUs would see them on any GPU node, without having been given one.
@@ -244,7 +251,9 @@ def _asks_for_gpu(resources: Mapping[str, Any]) -> bool:
 
 
 def build_service(job: HeteroTrainingJob, uid: str) -> dict[str, Any]:
-    """The headless Service over a job's workers; `uid` is the job's."""
+    """The headless Service over a job's workers, and its parameter server; `uid` is the job's."""
+    # A Service's selector knows no alternatives.
+    role = {LABEL_ROLE: ROLE_WORKER} if job.spec.parameter_server is None else {}
     ports = (("trainer", TRAINER_PORT), (METRICS_PORT_NAME, contract.DEFAULT_METRICS_PORT))
     return {
         "apiVersion": "v1",
@@ -254,7 +263,7 @@ def build_service(job: HeteroTrainingJob, uid: str) -> dict[str, Any]:
             "clusterIP": "None",
             # Workers must find one another before the readiness probes of a template succeed.
             "publishNotReadyAddresses": True,
-            "selector": {LABEL_JOB: job.metadata.name, LABEL_ROLE: ROLE_WORKER},
+            "selector": {LABEL_JOB: job.metadata.name, **role},
             "ports": [{"name": name, "port": port, "targetPort": port, "protocol": "TCP"} for name, port in ports],
         },
     }

@@ -14,6 +14,7 @@ from heterotrain_operator.api import HeteroTrainingJob
 from heterotrain_operator.clusters.kube.objects.names import (
     LABEL_JOB,
     LABEL_ROLE,
+    ROLE_SERVER,
     ROLE_WORKER,
     SECRET_KEY,
     TRAINER_PORT,
@@ -37,18 +38,21 @@ def build_secret(job: HeteroTrainingJob, uid: str, name: str, secret: str) -> Do
 
 
 def build_policy(job: HeteroTrainingJob, uid: str, metrics_from: Peers) -> Document:
-    """The NetworkPolicy over a job's workers, for incoming connections.
+    """The NetworkPolicy over a job's workers, and its parameter server, for incoming connections.
 
     Workers reach one another at any port, since gloo's are chosen by the system. Ports that a template names stay open
     to all; the port of the rendezvous does not, even if a template names it.
     """
-    workers = {"matchLabels": {LABEL_JOB: job.metadata.name, LABEL_ROLE: ROLE_WORKER}}
+    workers: Document = {"matchLabels": {LABEL_JOB: job.metadata.name, LABEL_ROLE: ROLE_WORKER}}
+    if job.spec.parameter_server is not None:
+        roles = {"key": LABEL_ROLE, "operator": "In", "values": [ROLE_WORKER, ROLE_SERVER]}
+        workers = {"matchLabels": {LABEL_JOB: job.metadata.name}, "matchExpressions": [roles]}
     metrics = [{"port": contract.DEFAULT_METRICS_PORT, "protocol": "TCP"}]
     ingress: list[Document] = [
         {"from": [{"podSelector": workers}]},
         {"from": [dict(peer) for peer in metrics_from], "ports": metrics},
     ]
-    named = _named_ports(group.template for group in job.spec.worker_groups)
+    named = _named_ports(group.template for group in job.spec.pod_groups)
     if named:
         ingress.append({"ports": [{"port": port, "protocol": protocol} for port, protocol in named]})
     return {

@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from heterotrain.contract import Member, Plan
+from heterotrain.contract import Member, Plan, Server
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway
 from heterotrain_operator.clusters.kube.objects.names import LABEL_JOB
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts, pod_facts
 from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.core.facts import worker_name
+from heterotrain_operator.core.model import SERVER_GROUP
 from heterotrain_operator.core.state import Remembered
 
 POD_NAME = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -38,8 +39,8 @@ class Absences:
         """The watch has shown that these are gone."""
         self._gone.update(uids)
 
-    def members(self, members: Collection[Member], shown: Mapping[str, PodFacts]) -> list[PodFacts]:
-        """The members that are not shown, and are there all the same. Raises GatewayError."""
+    def members(self, members: Collection[Member | Server], shown: Mapping[str, PodFacts]) -> list[PodFacts]:
+        """The pods that a plan names that are not shown, and are there all the same. Raises GatewayError."""
         self._gone &= {member.uid for member in members}
         there = {pod.uid for pod in shown.values()}
         absent = {m.name: m.uid for m in members if m.uid not in there and m.uid not in self._gone}
@@ -122,7 +123,7 @@ class JobPods:
     def may_lack(self, plan: Plan | None) -> bool:
         """Whether a pod is not shown whose absence would be acted on, as far as that can be said without asking."""
         shown = {pod.uid for pod in self.present.values()}
-        return plan is None or any(member.uid not in shown for member in plan.members)
+        return plan is None or any(each.uid not in shown for each in _named(plan))
 
     def lacking(self, watched: Watched, plan: Plan | None, memory: Remembered) -> list[PodFacts]:
         """Pods that the watches lack, of those whose absence would be acted on. Raises GatewayError."""
@@ -134,11 +135,12 @@ class JobPods:
         # A pod that only ceases to bear the label is shown as deleted, too.
         absences.gone(uid for uid, pod in self._departed.items() if pod.deleting_since is not None)
         if plan is not None:
-            return absences.members(plan.members, self.present)
+            return absences.members(_named(plan), self.present)
         if memory.generation == 0 or not self.present:
             return []
         groups = watched.job.spec.sized_groups
         names = [worker_name(watched.name, group.name, index) for group in groups for index in range(group.replicas)]
+        names += [] if watched.job.spec.parameter_server is None else [worker_name(watched.name, SERVER_GROUP, 0)]
         return absences.workers(names, self.present)
 
     def doubt(self, answering: Collection[str], deleted: Collection[str], now: float) -> None:
@@ -167,3 +169,8 @@ class JobPods:
 
     def _keep(self, pods: Sequence[PodFacts]) -> None:
         self.present = {pod.name: pod for pod in self._stale.without(pods)}
+
+
+def _named(plan: Plan) -> list[Member | Server]:
+    """All that a plan names."""
+    return [*plan.members, *([] if plan.server is None else [plan.server])]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -16,9 +17,24 @@ from heterotrain_operator.api.status import MAX_CONDITIONS, MAX_COST, MAX_DEPART
 from heterotrain_operator.clusters.kube.moments import timestamp, unix_seconds
 from heterotrain_operator.clusters.kube.objects.names import worker_selector
 from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
-from heterotrain_operator.clusters.kube.status.worker_status import TRAINING_PHASES, Entry, two_digits, worker_entries
+from heterotrain_operator.clusters.kube.status.worker_status import (
+    TRAINING_PHASES,
+    Entry,
+    server_entry,
+    two_digits,
+    updates_per_second,
+    worker_entries,
+)
 from heterotrain_operator.core.facts import newest_evaluation
-from heterotrain_operator.core.model import FINAL_PHASES, Condition, Decision, Seen, WorkerState
+from heterotrain_operator.core.model import (
+    FINAL_PHASES,
+    SERVER_GROUP,
+    Condition,
+    Decision,
+    Seen,
+    WorkerSeen,
+    WorkerState,
+)
 from heterotrain_operator.core.remembered.job import Outcome
 from heterotrain_operator.core.remembered.members import Passage
 from heterotrain_operator.core.state import Remembered
@@ -70,11 +86,13 @@ def checkpoint_condition(job: HeteroTrainingJob) -> Condition | None:
     elif checkpoint.persistent_volume_claim is not None:
         return None
     else:
-        lost = [group.name for group in job.spec.worker_groups if not _on_durable_volume(group, checkpoint.path)]
+        server = job.spec.server_group  # which alone writes and reads checkpoints, where there is one
+        groups = job.spec.worker_groups if server is None else (server,)
+        lost = [group.name for group in groups if not _on_durable_volume(group, checkpoint.path)]
         if not lost:
             return None
-        groups = ", ".join(lost)
-        why, reason = f"{checkpoint.path} is on no volume that outlives the pods of group {groups}", "NoDurableVolume"
+        pods = f"group {', '.join(lost)}" if server is None else "the parameter server"
+        why, reason = f"{checkpoint.path} is on no volume that outlives the pods of {pods}", "NoDurableVolume"
     advice = "name a spec.checkpoint.persistentVolumeClaim"
     message = f"after a restart (backoffLimit is {limit}) training begins at step 0, because {why}; {advice}"
     return Condition(CHECKPOINT_NOT_DURABLE, True, reason, message)
@@ -117,11 +135,13 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
     plan = decision.plan or seen.plan
     over = decision.phase in FINAL_PHASES
     groups = [group.name for group in job.spec.worker_groups]
+    server = next((each for each in seen.workers if _is_server(job, each)), None)
+    alone = replace(seen, workers=tuple(each for each in seen.workers if each is not server))
     batch_limits, states = dict(decision.batch_limits), dict(decision.worker_states)
     workers = worker_entries(
         previous.get("workers") or (),
         groups,
-        seen,
+        alone,
         plan,
         states=states,
         batch_limits=batch_limits,
@@ -129,6 +149,7 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         stragglers={verdict.worker: verdict for verdict in decision.stragglers},
         replacing=decision.replacing,
         arrivals=memory.passages.arrivals,
+        peers=server.metrics.peers if server is not None and server.metrics is not None else (),
         over=over,
     )
     wanted_workers = _wanted(job, decision)
@@ -142,6 +163,8 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         "replicas": sum(wanted_workers.values()),
         "selector": worker_selector(job.metadata.name),
         **_progress(previous, job, seen),
+        "updatesPerSecond": updates_per_second(alone.workers) if job.spec.parameter_server is not None else None,
+        "server": server_entry(server, memory.serving.server_ends),
         "evaluation": _evaluation(seen) or previous.get("evaluation"),
         "imbalancePercent": _percent(decision.imbalance),
         **_plan(plan),
@@ -156,6 +179,10 @@ def next_status(  # noqa: PLR0917 - each is a thing of its own kind, as `decide`
         "departures": [_departure(each) for each in memory.passages.departures[-MAX_DEPARTURES:]] or None,
         "workers": workers[:MAX_WORKERS_SHOWN],
     }
+
+
+def _is_server(job: HeteroTrainingJob, worker: WorkerSeen) -> bool:
+    return job.spec.parameter_server is not None and worker.group == SERVER_GROUP
 
 
 def _wanted(job: HeteroTrainingJob, decision: Decision) -> dict[str, int]:
@@ -260,7 +287,7 @@ def _cost(job: HeteroTrainingJob, memory: Remembered, *, over: bool) -> dict[str
     spent = memory.cost.spent
     if not spent:
         return None
-    total = memory.cost.total(group.name for group in job.spec.worker_groups)
+    total = memory.cost.total(group.name for group in job.spec.pod_groups)
 
     def short(cost: float) -> float:
         return min(float(f"{cost:.4g}") if over else float(two_digits(cost)), MAX_COST)

@@ -6,13 +6,13 @@ Figures are rounded to two digits, because the noise of every measurement would 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from heterotrain import contract
 from heterotrain.contract import Plan
 from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_GROUP_NAME, MAX_NAME, MAX_STEPS, MAX_TEXT
-from heterotrain_operator.core.model import Seen, WorkerMetrics, WorkerSeen, WorkerState
+from heterotrain_operator.core.model import PeerMetrics, Seen, WorkerMetrics, WorkerSeen, WorkerState
 from heterotrain_operator.core.remembered.members import Passage
 from heterotrain_operator.core.stragglers.verdict import Verdict
 
@@ -33,6 +33,9 @@ _MEASURED = ("generation", "planVersion", "ownMilliseconds", "waitingPercent", "
 
 _JOINED = ("joinedAtStep", "joinedBecause")
 """Fields of a member that joined others, which are reported as long as it trains."""
+
+_SERVED = ("updates", "staleness", "discarded", "waitedSeconds")
+"""Fields that come from the parameter server, and stay while it cannot be read."""
 
 LEAST_OBSERVED_SECONDS = 1.0
 """Before that, shares of time say little."""
@@ -56,6 +59,39 @@ def own_seconds(metrics: WorkerMetrics | None) -> float | None:
     return mean if 0 <= mean * 1000 <= MAX_STEPS else None
 
 
+def updates_per_second(workers: Iterable[WorkerSeen]) -> float | None:
+    """Of workers that train asynchronously, by their whole time between two updates under the active plan."""
+    read = [worker.metrics for worker in workers if worker.metrics is not None]
+    cycles = [(each.steps, each.own_seconds + each.wait_seconds) for each in read]
+    rate = sum(steps / seconds for steps, seconds in cycles if steps >= 1 and seconds > 0)
+    return two_digits(rate) if 0 < rate <= MAX_STEPS else None
+
+
+def server_entry(server: WorkerSeen | None, ends: int) -> Entry | None:
+    """The parameter server, of which so many have ended before; None if none is there."""
+    if server is None:
+        return None
+    metrics = server.metrics
+    return {
+        "name": server.name[:MAX_NAME],
+        "phase": (metrics.phase if metrics is not None else "")[:MAX_NAME] or server.phase.lower(),
+        "ends": min(ends, MAX_COUNT),
+        "node": server.node,
+        "message": server.message.strip()[:MAX_TEXT],
+    }
+
+
+def _served(peer: PeerMetrics) -> Entry:
+    """What the parameter server says of a worker."""
+    stale = {} if peer.staleness is None else {"staleness": two_digits(min(peer.staleness, MAX_STEPS))}
+    return {
+        "updates": int(two_digits(min(peer.updates, MAX_STEPS))),
+        "discarded": int(two_digits(min(peer.discarded, MAX_STEPS))),
+        "waitedSeconds": two_digits(min(peer.waited_seconds, MAX_STEPS)),
+        **stale,
+    }
+
+
 def worker_entries(
     previous: Sequence[Mapping[str, Any]],
     groups: Sequence[str],
@@ -68,16 +104,18 @@ def worker_entries(
     stragglers: Mapping[str, Verdict],
     replacing: Sequence[tuple[str, str]],
     arrivals: Sequence[Passage] = (),
+    peers: Sequence[PeerMetrics] = (),
     over: bool,
 ) -> list[Entry]:
     """One entry per worker: members in the plan's order, then others by group (in the order given) and index.
 
     `plan` is the one that is active after this decision, `states` those that it rests on, `batch_limits` what memory
     holds, `slowed` what slowed whom and `stragglers` the verdicts, by worker; `replacing` are stragglers, each with the
-    newcomer that is to take its place, and `arrivals` the newest that joined. `over`: the job has ended, so workers
-    whose pods are gone stay listed as they were last seen.
+    newcomer that is to take its place, and `arrivals` the newest that joined. `peers` is what a parameter server says
+    of its workers. `over`: the job has ended, so workers whose pods are gone stay listed as they were last seen.
     """
     replaced_by = dict(replacing)
+    served = {peer.worker: peer for peer in peers}
     arrived = {passage.name: passage for passage in arrivals}
     replaces = {newcomer: straggler for straggler, newcomer in replacing}
     before = {entry.get("name"): entry for entry in previous}
@@ -101,6 +139,9 @@ def worker_entries(
             entry["slowedBy"] = slowed[entry["name"]]
         if entry["name"] in stragglers:
             entry["straggler"] = _straggler(stragglers[entry["name"]])
+        known_before, peer = before.get(entry["name"], {}), served.get(entry["name"])
+        kept = {name: known_before[name] for name in _SERVED if name in known_before}
+        entry.update(kept if peer is None else _served(peer))
         if entry["name"] in replaced_by:
             entry["replacedBy"] = replaced_by[entry["name"]][:MAX_NAME]
         if entry["name"] in replaces:
