@@ -16,6 +16,7 @@ from heterotrain_operator.api import parse_manifest, to_core, training_config
 from heterotrain_operator.api.base import Model
 from heterotrain_operator.api.job import JobSpec
 from heterotrain_operator.api.quantity import parse_quantity
+from heterotrain_operator.core.batching.policies import POLICIES
 from heterotrain_operator.core.model import Group, Growth, Job, Scaling, Stragglers
 
 Document = dict[str, Any]
@@ -156,7 +157,9 @@ def test_job_that_trains_asynchronously_has_a_server_and_says_how_to_its_trainer
     core = to_core(job)
     assert core.server == Group("server", 1, price_per_hour=2)
     assert [group.name for group in core.groups] == ["fast", "slow"]
-    assert (core.global_batch, core.fixed_global_batch) == (192, False), "the papers' rule is bounded by workers alone"
+    assert core.global_batch == 192
+    kept = {name: policy.keeps_sum(core) for name, policy in POLICIES.items()}
+    assert kept["Optimal"] and kept["LBBSP"] and not kept["Proportional"] and not kept["PapersProportional"]
     assert (
         to_core(
             parse_manifest(

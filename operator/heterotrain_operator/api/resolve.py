@@ -54,7 +54,7 @@ def to_core(job: HeteroTrainingJob) -> Job:
         initial=spec.batching.initial,
         interval=spec.batching.interval,
         apply_at=spec.batching.apply_at,
-        fixed_global_batch=_keeps_global_batch(spec),
+        fixed_global_batch=spec.batching.fixed_global_batch,
         dead_band=spec.batching.dead_band,
         smoothing=spec.batching.smoothing,
         prediction=spec.batching.prediction,
@@ -93,14 +93,6 @@ def to_core(job: HeteroTrainingJob) -> Job:
     )
 
 
-def _keeps_global_batch(spec: JobSpec) -> bool:
-    """Whether batches are rescaled to the global batch: no step of an asynchronous job has one, so that the papers'
-    rules, which know of no other bound, are left to those of the workers there.
-    """
-    rescales_alone = spec.training.mode == "ASP" and spec.batching.policy in ("Proportional", "PapersProportional")
-    return spec.batching.fixed_global_batch and not rescales_alone
-
-
 def checkpoint_folder(job: HeteroTrainingJob) -> str | None:
     """Where its workers keep the job's checkpoints; None if it has none.
 
@@ -118,7 +110,7 @@ def global_batch_variable(job: HeteroTrainingJob) -> dict[str, str]:
     """The variable with the global batch, for workers before there is a plan; none if it may change with the
     workers."""
     batch = job.spec.training.global_batch_size
-    if batch is None or not _keeps_global_batch(job.spec) or job.spec.scaling.global_batch == "Grow":
+    if batch is None or not job.spec.batching.fixed_global_batch or job.spec.scaling.global_batch == "Grow":
         return {}
     return {contract.ENV_GLOBAL_BATCH_SIZE: str(batch)}
 

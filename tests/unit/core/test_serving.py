@@ -28,11 +28,11 @@ SERVER = "job-server-0"
 class ServedWorld(World):
     """A job of three workers and a parameter server, which tests hold in their hands, too."""
 
-    def __init__(self, **changes: Any) -> None:
+    def __init__(self, scales: dict[str, float] | None = None, **changes: Any) -> None:
         job = Job("job", (Group("a", 3),), 192, server=Group(SERVER_GROUP, 1, price_per_hour=3.6), resumable=True)
         self.server: WorkerSeen | None = None
         self.servers = 0
-        super().__init__(replace(job, **changes), protocol=MEMBERS_MAY_END)
+        super().__init__(replace(job, **changes), scales, protocol=MEMBERS_MAY_END)
 
     def seen(self) -> Seen:
         seen = super().seen()
@@ -232,3 +232,12 @@ def test_balance_by_cycles_counts_what_a_slow_link_costs() -> None:
     assert max(own_seconds("Compute")) - min(own_seconds("Compute")) <= 1
     first, second, link = own_seconds("Cycle")
     assert first == pytest.approx(second, abs=1) and link < 0.7 * first
+
+
+@pytest.mark.parametrize("policy", ["Proportional", "PapersProportional", "Optimal"])
+def test_update_rates_are_evened_out_and_the_papers_rules_know_no_global_batch(policy: str) -> None:
+    world = ServedWorld({"job-a-1": 2.0, "job-a-2": 4.0}, policy=policy, initial="Uniform").trains()
+    world.run(12)
+    assert world.plan is not None
+    assert world.imbalance() < 1.06
+    assert (world.plan.global_batch_size == 192) == (policy == "Optimal")

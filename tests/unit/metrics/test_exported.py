@@ -161,7 +161,7 @@ def test_value_that_no_exposition_can_hold_is_left_out_alone() -> None:
 
 def test_every_field_of_a_workers_metrics_is_read_from_one_row() -> None:
     named = {row.field for row in worker_metrics.WORKERS if row.field}
-    assert named | {"resumed_from"} == {field.name for field in fields(WorkerMetrics)}
+    assert named | {"resumed_from", "peers"} == {field.name for field in fields(WorkerMetrics)}
 
 
 def test_value_of_a_worker_reaches_the_field_that_its_row_names() -> None:

@@ -108,7 +108,7 @@ def repaired(job: Job, plan: Plan, known: Sequence[RememberedWorker]) -> tuple[t
     bounds = in_passes(job.global_batch, together)
     policy = POLICIES.get(job.policy)
     total = plan.global_batch_size
-    if job.fixed_global_batch and (policy is None or policy.keeps_global_batch):
+    if job.fixed_global_batch and (policy is None or policy.keeps_sum(job)):
         total = job.global_batch
     broken = []
     for member, (low, high), worker in zip(plan.members, bounds, known, strict=True):

@@ -130,7 +130,8 @@ class Policy:
     not for manifests. One that `watches_throughput` is given each worker's throughput before its batch was last raised,
     one that `weighs_noise` how much each worker's steps varied under earlier plans.
     One that decides by `whole_intervals` is never asked before these are over, however much the first steps show, nor
-    by what a changed CPU limit lets expect. `looks_back(job)` is how many of each worker's last windows it reads.
+    by what a changed CPU limit lets expect. One that `rescales_steps` keeps the global batch only where workers step
+    together, not in an asynchronous job. `looks_back(job)` is how many of each worker's last windows it reads.
     """
 
     summary: str
@@ -141,4 +142,10 @@ class Policy:
     watches_throughput: bool = False
     weighs_noise: bool = False
     whole_intervals: bool = False
+    rescales_steps: bool = False
     looks_back: Callable[[Job], int] = lambda job: 0
+
+    def keeps_sum(self, job: Job) -> bool:
+        """Whether its batches add up to the job's global batch."""
+        is_free = self.rescales_steps and job.server is not None
+        return job.fixed_global_batch and self.keeps_global_batch and not is_free

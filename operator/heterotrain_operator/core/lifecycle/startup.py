@@ -248,7 +248,7 @@ def _first_split(job: Job, before: Plan | None, seats: Sequence[Seat]) -> Split:
             seat.bounds[0] <= batch <= seat.bounds[1] and batch % seat.group.multiple_of == 0
             for seat, batch in zip(seats, before.batch_sizes, strict=True)
         )
-        free = not job.fixed_global_batch or (policy is not None and not policy.keeps_global_batch)
+        free = not job.fixed_global_batch or (policy is not None and not policy.keeps_sum(job))
         if fits and before.global_batch_size >= 1 and (free or before.global_batch_size == job.global_batch):
             return Split(before.batch_sizes, f"the batches of plan {before.version}")
         if before.global_batch_size == job.global_batch and job.fixed_global_batch:

@@ -157,6 +157,8 @@ class ScheduledLimits:
                 continue
             known = Level("", self._declared) if before is None else self._schedule.levels[before]
             place = place_of(worker.name, tuple(self._current.limits))
+            if place is None:
+                continue
             if known.limits[place] != self._current.limits[place]:
                 self._backend.set_cpu_limit(worker.name, self._current.limits[place])
             cpu = self._placements[self._level].get(place)
@@ -168,15 +170,15 @@ class ScheduledLimits:
                 self._backend.set_neighbours(worker.name, neighbours)
 
 
-def place_of(name: str, places: Sequence[str]) -> str:
+def place_of(name: str, places: Sequence[str]) -> str | None:
     """The place in the schedule of a worker: its own, or of one that was created later, one of its group's, which all
-    those of the group take in turn. Raises KeyError if its group has none."""
+    those of the group take in turn. None if its group has none, as that of a parameter server."""
     if name in places:
         return name
     group, _, index = name.rpartition("-")
     own = [each for each in places if each.rpartition("-")[0] == group]
     if not own or not index.isdecimal():
-        raise KeyError(name)
+        return None
     return own[int(index) % len(own)]
 
 

@@ -57,7 +57,7 @@ def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
     if change <= job.dead_band:
         why = f"a change of {percent(change, 1)} is within the dead-band of {percent(job.dead_band)}"
         return Proposal(None, f"{keeps}; {why}", tuple(memories))
-    if job.fixed_global_batch:
+    if POLICY.keeps_sum(job):
         bounds = bounds if infeasible(job.global_batch, learned, multiples) else learned
         batches = split_proportionally(wanted, job.global_batch, bounds, multiples)
     else:
@@ -77,4 +77,5 @@ POLICY = Policy(
     propose,
     whole_intervals=True,
     watches_throughput=True,
+    rescales_steps=True,
 )

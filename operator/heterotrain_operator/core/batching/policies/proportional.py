@@ -54,7 +54,7 @@ def propose(job: Job, seats: Sequence[Seat], batching: Batching) -> Proposal:
     if surest <= job.dead_band and not raised_from_none:
         why = f"no change exceeds the dead-band of {percent(job.dead_band)} by more than noise"
         return Proposal(None, f"{kept}; {why}")
-    if job.fixed_global_batch:
+    if POLICY.keeps_sum(job):
         batches = split_proportionally(wanted, job.global_batch, bounds, multiples)
     else:
         batches = rounded_within(wanted, bounds, multiples)
@@ -80,7 +80,7 @@ def _elasticity(seat: Seat) -> float:
 def _bounds(job: Job, users: list[Bounds], multiples: Sequence[int]) -> list[Bounds]:
     """The user's bounds, raised to at least one sample, unless infeasible then."""
     raised = [(max(low, min(1, high)), high) for low, high in users]
-    if job.fixed_global_batch and infeasible(job.global_batch, raised, multiples) is not None:
+    if POLICY.keeps_sum(job) and infeasible(job.global_batch, raised, multiples) is not None:
         return users
     return raised
 
@@ -96,4 +96,4 @@ def _saving(seats: Sequence[Seat], batches: Sequence[int]) -> float:
     return 1 - max(pairs, default=0.0) / max((seconds for seconds, _ in present), default=1.0)
 
 
-POLICY = Policy("proportional control on own times (Taming, OmniLearn)", propose)
+POLICY = Policy("proportional control on own times (Taming, OmniLearn)", propose, rescales_steps=True)
