@@ -44,6 +44,32 @@ def test_workers_that_answer_get_a_plan_and_all_of_them_get_it_at_once(world: Wo
     assert world.status["planVersion"] == world.plan.version
 
 
+def test_parameter_server_is_created_first_and_alone_gets_the_plans_of_members_that_stay(
+    api: ApiServer, gateway: Gateway
+) -> None:
+    server = "digits-server-0"
+    world = World(api, gateway, {"training": {"mode": "ASP"}, "parameterServer": {}})
+    world.round()
+    assert written(api, "pods")[0] == ("create", "pods", server)
+    world.run_pods()
+    world.workers.wait(*NAMES)
+    assert world.round().plan is None
+    world.workers.wait(server)
+    world.round()
+    assert touched(api) == [server, *NAMES]
+    assert world.plan.server is not None
+    assert world.plan.server.uid == api.the("pods", server)["metadata"]["uid"]
+    assert world.plan.server.address.endswith(":29500")
+    world.workers.follow(world.plan)
+    world.workers.reported[server] = replace(world.workers.reported[NAMES[0]], steps=0.0)
+    world.round()
+    assert (world.status["server"]["name"], world.status["ready"]) == (server, "3/3")
+    assert [entry["name"] for entry in world.status["workers"]] == list(NAMES)
+    touched(api)
+    rebalance(world)
+    assert touched(api) == [server]
+
+
 def created(world: World) -> None:
     """Its workers run, and wait for a plan; what was written until then is forgotten."""
     world.round()
