@@ -171,7 +171,7 @@ class Runner:
         history = TrialHistory(
             policy=trial.policy,
             round=trial.round,
-            steps=align(series),
+            steps=align(series, together=core.server is None),
             adjustments=counted.adjustments,
             phase=ending.phase,
             message=ending.message,
