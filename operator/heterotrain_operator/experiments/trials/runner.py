@@ -106,7 +106,8 @@ class Rounds:
             self.entries.append(entry)
         if decision.scaling is not None:
             self.sizes = decision.scaling.points
-        if decision.phase == "Running" and not any(worker.exit_code is not None for worker in seen.workers):
+        trains = decision.phase == "Running" and all(each.reason != "Finishing" for each in decision.conditions)
+        if trains and not any(worker.exit_code is not None for worker in seen.workers):
             self.reason = decision.reason
         self.failures += [w.name for w in seen.workers if w.exit_code and w.name not in self.failures]
         self._observer.show(seen, decision, entry)
