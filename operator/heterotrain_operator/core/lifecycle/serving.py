@@ -162,7 +162,8 @@ def _lost(job: Job, incident: Incident, why: str) -> tuple[Event, ...]:
 def _created(job: Job, facts: Facts, memory: Remembered, now: float) -> _Look:
     """There is no server: create one, unless one was just asked for, or it is too early."""
     known, key = memory.serving, WorkerKey(SERVER_GROUP, 0, worker_name(job.name, SERVER_GROUP, 0))
-    refused, events = facts.refused.get(key.name), ()
+    refused = facts.refused.get(key.name)
+    events: tuple[Event, ...] = ()
     if any(facts.members) and known.server_away_at is None:
         events = _lost(job, Incident.WORKER_VANISHED, f"{key.name} vanished")
     away = f"{key.name} ({refused or 'not there'})"
