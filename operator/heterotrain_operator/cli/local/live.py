@@ -187,7 +187,9 @@ class View(LiveView, Observer):
         moment = self._now()
         seen = self._with_last_figures(seen)
         self._pace.note(moment, reached_steps(seen))
-        self._trends.note(seen, self._pace.steps_per_second)
+        if self._job is not None:
+            metrics = [worker.metrics for worker in by_rank(self._job, seen) if worker.metrics is not None]
+            self._trends.note(seen, samples_per_second(self._job, metrics, self._pace))
         if entry is not None:
             self._print(entry)
         if self.is_live:
