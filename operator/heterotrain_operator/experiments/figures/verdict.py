@@ -140,11 +140,10 @@ def _communication(workers: Sequence[WorkerSummary]) -> float:
 def _talking(share: float, trial: TrialSummary, found: Circumstances) -> str:
     larger = 4 * trial.global_batch
     option = f"--global-batch {larger}" if found.of_script else f"spec.training.globalBatchSize: {larger}"
-    what = "push and pull" if found.asynchronous else "all-reduce"
-    return (
-        f"{wording.percent(share)} of a step is {what}, which batches cannot shorten; a larger global batch "
-        f"({option}) or fewer workers would help"
-    )
+    what = f"{wording.percent(share)} of a step is all-reduce, which batches cannot shorten"
+    if found.asynchronous:
+        what = f"{wording.percent(share)} of an update is pull and push, which batches cannot shorten"
+    return f"{what}; a larger global batch ({option}) or fewer workers would help"
 
 
 def _longer(trial: TrialSummary, found: Circumstances) -> str:
