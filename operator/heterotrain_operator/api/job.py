@@ -125,8 +125,9 @@ class JobSpec(Model):
     @property
     def templates(self) -> tuple[tuple[str, tuple[str | int, ...], dict[str, Any]], ...]:
         """All pod templates that the job holds: the name of the group, the path, and the template."""
-        groups = enumerate(self.worker_groups)
-        found = [(group.name, ("spec", "workerGroups", index, "template"), group.template) for index, group in groups]
+        found: list[tuple[str, tuple[str | int, ...], dict[str, Any]]] = []
+        for index, group in enumerate(self.worker_groups):
+            found.append((group.name, ("spec", "workerGroups", index, "template"), group.template))
         if self.parameter_server is not None and self.parameter_server.template is not None:
             found.append((SERVER_GROUP, ("spec", "parameterServer", "template"), self.parameter_server.template))
         return tuple(found)

@@ -15,6 +15,22 @@ from referencing import Registry, Resource
 from heterotrain_operator.api.problems import MOST_PROBLEMS, Problem, did_you_mean, render_path, unusual_values
 from heterotrain_operator.api.quantity import parse_quantity
 
+MAX_ENTRIES = 4096
+"""Of a list in a template that a cluster can bound: it keeps out at admission what could only be refused later."""
+
+
+def _open(**bounded: Any) -> dict[str, Any]:
+    """The schema of a mapping of which only some lists are bounded, each with the schema of its entries."""
+    lists = {name: {"type": "array", "maxItems": MAX_ENTRIES, "items": entry} for name, entry in bounded.items()}
+    found: dict[str, Any] = {"type": "object", "additionalProperties": True}
+    return found | {"properties": lists} if lists else found
+
+
+_CONTAINER = _open(env=_open(), envFrom=_open(), ports=_open(), volumeMounts=_open())
+POD = _open(containers=_CONTAINER, initContainers=_CONTAINER, volumes=_open(), tolerations=_open())
+"""The schema of a pod's spec in a template."""
+
+
 _POD_TEMPLATE = "io.k8s.api.core.v1.PodTemplateSpec"
 _MEANING = {
     "object": "a mapping",

@@ -45,11 +45,11 @@ class Trends:
         self.waiting: dict[str, deque[float]] = {}
         self._before: dict[str, WorkerMetrics] = {}
 
-    def note(self, seen: Seen, steps_per_second: float | None) -> None:
+    def note(self, seen: Seen, samples_per_second: float | None) -> None:
         """A round was observed."""
         metrics = {worker.name: worker.metrics for worker in seen.workers if worker.metrics is not None}
-        if steps_per_second is not None:
-            self.rates.append(steps_per_second * sum(each.batch_size for each in metrics.values()))
+        if samples_per_second is not None:
+            self.rates.append(samples_per_second)
         for name, now in metrics.items():
             before = self._before.get(name)
             is_same = before is not None and before.plan_version == now.plan_version and before.steps <= now.steps

@@ -33,11 +33,17 @@ MAX_LABELS = 64
 MAX_PEER_SERIES = 16 * MAX_PEERS
 """Of a parameter server, of its workers; with more, nothing of them is read."""
 
-_SAMPLE = re.compile(
-    rf"\n((?:{WORKERS.prefix}|{PREFIX})\w*)(?:\{{(.{{0,{MAX_LINE}}})\}})?"
-    r"[ \t]{1,9}([^ \t\n]{1,64})(?:[ \t]{1,9}-?[0-9]{1,20})?[ \t]{0,9}(?=\n|\Z)",
-    re.ASCII,
-)
+
+def _sample_of(prefix: str) -> re.Pattern[str]:
+    """A sample of a series whose name begins so, with the end of the line before it."""
+    return re.compile(
+        rf"\n({prefix}\w*)(?:\{{(.{{0,{MAX_LINE}}})\}})?"
+        r"[ \t]{1,9}([^ \t\n]{1,64})(?:[ \t]{1,9}-?[0-9]{1,20})?[ \t]{0,9}(?=\n|\Z)",
+        re.ASCII,
+    )
+
+
+_SAMPLE, _SAMPLE_OF_SERVER = _sample_of(WORKERS.prefix), _sample_of(PREFIX)
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_]\w*)="([^"\\]*(?:\\.[^"\\]*)*)"[ \t]*(?:,|$)', re.ASCII)
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
@@ -58,6 +64,15 @@ def own_samples(text: str) -> list[Sample]:
         raise ValueError(f"{number - len(found)} series are malformed, or longer than {MAX_LINE} characters")
     labels_of = {written: _labels(written) for written in {written for _, written, _ in found}}
     return [Sample(name, labels_of[written], float(value)) for name, written, value in found]
+
+
+def _samples_of_server(text: str) -> list[Sample]:
+    """The samples of a parameter server's metrics; none if there are more than MAX_PEER_SERIES, and none of a series
+    that is malformed. Raises ValueError if labels or values are."""
+    lines = f"\n{text}"
+    if not 0 < lines.count(f"\n{PREFIX}") <= MAX_PEER_SERIES:
+        return []
+    return [Sample(name, _labels(labels), float(value)) for name, labels, value in _SAMPLE_OF_SERVER.findall(lines)]
 
 
 def _labels(written: str) -> dict[str, str]:
@@ -102,10 +117,9 @@ _HEADERS = {"Accept": "text/plain; version=0.0.4"}
 def parse_metrics(text: str) -> WorkerMetrics | None:
     """What a worker exports of the plan version that it follows; None if that is malformed or names no version."""
     try:
-        samples = own_samples(text)
-        metrics = metrics_of(each for each in samples if each.name.startswith(WORKERS.prefix))
-        of_peers = [each for each in samples if each.name.startswith(PREFIX)]
-        return replace(metrics, peers=peers_of(of_peers)) if metrics is not None and of_peers else metrics
+        metrics = metrics_of(own_samples(text))
+        of_server = _samples_of_server(text) if metrics is not None else []
+        return replace(metrics, peers=peers_of(of_server)) if metrics is not None and of_server else metrics
     except ValueError as error:
         logger.debug("malformed metrics: %s", error)
         return None

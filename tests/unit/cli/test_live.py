@@ -13,7 +13,7 @@ from rich.console import Console
 from heterotrain_operator.cli.local import script_output
 from heterotrain_operator.cli.local.live import View, plain_line
 from heterotrain_operator.cli.local.script_output import LogTail
-from heterotrain_operator.core.model import Seen
+from heterotrain_operator.core.model import Group, Seen
 from heterotrain_operator.experiments.progress import Pace
 from heterotrain_operator.experiments.trials.observer import entry_of
 from unit.experiments.observed import JOB, MOVED, PLAN, QUIET, ended, seen
@@ -26,6 +26,9 @@ def test_plain_line_has_all_that_matters_by_rank_and_the_time_left_by_the_pace()
     assert plain_line("Optimal", JOB, seen(200), pace, reason="") == (
         "Optimal: step 200/400, 960 samples/s, batches 80 / 16, own time 60 ms / 80 ms, 0:20 left"
     )
+    served = replace(JOB, server=Group("server", 1))
+    line = plain_line("Optimal", served, seen(200), pace, reason="")
+    assert "10 updates/s" in line and "960 samples/s" not in line
     assert "left" not in plain_line("Profile", JOB, seen(200), pace, reason="", endless=True)
     assert plain_line("Optimal", JOB, Seen(), Pace(), reason="creating 2 workers") == "Optimal: creating 2 workers"
 

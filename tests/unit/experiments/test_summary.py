@@ -98,6 +98,8 @@ LONG = joined(history(78, (32, 32), (0.4, 0.5), allreduce=0.1))
     ("said", "words"),
     [
         (verdict(SHORT), "stayed at 32 / 32: only 78 steps of 6 ms, too short to measure; try --steps 2600."),
+        (verdict(TALKING, asynchronous=True), "70% of an update is pull and push, which batches cannot shorten"),
+        (verdict(ALIKE, asynchronous=True, adjustments=1), "Batches moved to 32 / 32; own times are within 4%"),
         (verdict(SHORT, of_script=False), "try spec.training.steps: 2600."),
         (verdict(SHORT[:9]), "only 9 of 9 steps could be measured, too few; try --steps 2600"),
         (verdict(TALKING), "70% of a step is all-reduce, which batches cannot shorten; a larger global batch"),

@@ -281,4 +281,4 @@ def test_what_a_parameter_server_says_of_its_workers_is_read_and_nothing_that_ca
     first, second = PeerMetrics("job-cpu-0", 12, 3, 0, 2.0), PeerMetrics("job-cpu-1", waited_seconds=0.5)
     assert parse_metrics(text) == replace(EXPECTED, peers=(first, second))
     assert parse_metrics(text + 'heterotrain_server_updates_total{peer="w"} NaN\n') == parse_metrics(text)
-    assert parse_metrics(text + 'heterotrain_server_updates_total{peer="w"} 1\n' * MAX_PEER_SERIES) is None
+    assert parse_metrics(text + 'heterotrain_server_updates_total{peer="w"} 1\n' * MAX_PEER_SERIES) == EXPECTED

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from heterotrain_operator.api.base import Model
-from heterotrain_operator.api.spec.worker_groups import POD
+from heterotrain_operator.api.template import POD
 
 
 class ParameterServer(Model):

@@ -10,28 +10,12 @@ from pydantic import Field
 from heterotrain_operator.api.base import DNS_LABEL, MAX_BATCH, MAX_GROUP_NAME, MAX_REPLICAS, Batch, Model
 from heterotrain_operator.api.problems import MAX_SPEC_BYTES, MAX_SPEC_VALUES, Problem
 from heterotrain_operator.api.rule import Cel, Rule
-from heterotrain_operator.api.template import template_problems
+from heterotrain_operator.api.template import MAX_ENTRIES, POD, template_problems
 from heterotrain_operator.core.split.multiples import last_multiple, next_multiple
 
 Device = Literal["cpu", "gpu"]
 OnMissingDevice = Literal["Fail", "UseCPU"]
 Precision = Literal["float32", "bfloat16"]
-
-
-MAX_ENTRIES = 4096
-"""Of a list in a template that a cluster can bound: it keeps out at admission what could only be refused later."""
-
-
-def _open(**bounded: Any) -> dict[str, Any]:
-    """The schema of a mapping of which only some lists are bounded, each with the schema of its entries."""
-    lists = {name: {"type": "array", "maxItems": MAX_ENTRIES, "items": entry} for name, entry in bounded.items()}
-    found: dict[str, Any] = {"type": "object", "additionalProperties": True}
-    return found | {"properties": lists} if lists else found
-
-
-_CONTAINER = _open(env=_open(), envFrom=_open(), ports=_open(), volumeMounts=_open())
-POD = _open(containers=_CONTAINER, initContainers=_CONTAINER, volumes=_open(), tolerations=_open())
-"""The schema of a pod's spec in a template."""
 
 
 class BatchBounds(Model):

@@ -179,6 +179,8 @@ def prepare(options: Options, here: Path) -> Prepared:
     templates = _templates(job, problems)
     if job.spec.run_policy.suspend:
         problems.append(Problem("spec.runPolicy.suspend", "a suspended job does not run; set it to false"))
+    if options.ceiling and job.spec.training.mode == "ASP":
+        problems.append(Problem("--ceiling", "is of steps that all workers take together, of which mode ASP has none"))
     if templates:
         problems += gpu_problems(job, templates)
     durable = None if options.is_compared else checkpoints.local_folder(job, here)

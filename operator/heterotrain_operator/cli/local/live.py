@@ -33,6 +33,15 @@ def own_and_wait(metrics: WorkerMetrics) -> tuple[float | None, float | None]:
     return metrics.own_seconds / metrics.steps, metrics.wait_seconds / total if total > 0 else None
 
 
+def samples_per_second(job: Job, workers: Sequence[WorkerMetrics], pace: Pace) -> float | None:
+    """Of these workers, which all take part in each step, or, against a parameter server, each take their own."""
+    if job.server is None:
+        rate = pace.steps_per_second
+        return rate * sum(each.batch_size for each in workers) if rate else None
+    cycles = [(each.batch_size * each.steps, each.own_seconds + each.wait_seconds) for each in workers]
+    return sum(samples / seconds for samples, seconds in cycles if seconds > 0) or None
+
+
 def progress(seen: Seen, pace: Pace, *, endless: bool = False) -> ProgressLine:
     """How far a job has come."""
     steps = reached_steps(seen)
@@ -67,14 +76,13 @@ def workers_table(
     workers = by_rank(job, seen)[:most]
     devices = {group.name: group.device for group in job.groups}
     limited = any(w.metrics is not None and w.metrics.memory_limit_bytes is not None for w in workers)
-    rate = pace.steps_per_second
     waiting = {} if trends is None else trends.waiting
 
     def memory(metrics: WorkerMetrics) -> str | None:
         return wording.memory(metrics.memory_peak_bytes, metrics.memory_limit_bytes) if limited else None
 
     def samples(metrics: WorkerMetrics) -> float | None:
-        return rate * metrics.batch_size if rate else None
+        return samples_per_second(job, [metrics], pace)
 
     columns = (
         Column("worker", lambda worker: worker.name, name=True),
@@ -115,9 +123,9 @@ def plain_line(title: str, job: Job, seen: Seen, pace: Pace, *, reason: str, end
     metrics = [worker.metrics for worker in by_rank(job, seen) if worker.metrics is not None]
     parts = [f"{title}: {reached}" if reached.steps else f"{title}: {reason}"]
     if reached.steps:
-        rate = pace.steps_per_second
-        samples = rate * sum(m.batch_size for m in metrics) if rate else None
-        parts.append(f"{wording.rate(samples)} samples/s")
+        parts.append(f"{wording.rate(samples_per_second(job, metrics, pace))} samples/s")
+        if job.server is not None:
+            parts.append(f"{wording.rate(pace.steps_per_second)} updates/s")
         parts.append(f"batches {wording.batches(m.batch_size for m in metrics)}")
         parts.append("own time " + wording.listed(wording.seconds(own_and_wait(m)[0]) for m in metrics))
         if reached.seconds_left is not None:
@@ -179,7 +187,9 @@ class View(LiveView, Observer):
         moment = self._now()
         seen = self._with_last_figures(seen)
         self._pace.note(moment, reached_steps(seen))
-        self._trends.note(seen, self._pace.steps_per_second)
+        if self._job is not None:
+            metrics = [worker.metrics for worker in by_rank(self._job, seen) if worker.metrics is not None]
+            self._trends.note(seen, samples_per_second(self._job, metrics, self._pace))
         if entry is not None:
             self._print(entry)
         if self.is_live:

@@ -126,7 +126,8 @@ def _looked(job: Job, facts: Facts, memory: Remembered, now: float) -> _Look:
 def _why_away(facts: Facts, server: WorkerSeen) -> str:
     """Why a server that lives cannot be used now, in words; empty if it can."""
     if server.deleting_since is None and not server.node_lost:
-        serves = facts.plan is not None and facts.plan.server == server_of(facts)
+        own, plan = server_of(facts), facts.plan
+        serves = own is not None and plan is not None and plan.server == own
         if serves or facts.states[server.name] is WorkerState.WARM:
             return ""
     why = "on a node that does not answer" if server.node_lost else why_unready(server)
@@ -161,7 +162,8 @@ def _lost(job: Job, incident: Incident, why: str) -> tuple[Event, ...]:
 def _created(job: Job, facts: Facts, memory: Remembered, now: float) -> _Look:
     """There is no server: create one, unless one was just asked for, or it is too early."""
     known, key = memory.serving, WorkerKey(SERVER_GROUP, 0, worker_name(job.name, SERVER_GROUP, 0))
-    refused, events = facts.refused.get(key.name), ()
+    refused = facts.refused.get(key.name)
+    events: tuple[Event, ...] = ()
     if any(facts.members) and known.server_away_at is None:
         events = _lost(job, Incident.WORKER_VANISHED, f"{key.name} vanished")
     away = f"{key.name} ({refused or 'not there'})"

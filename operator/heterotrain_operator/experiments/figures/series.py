@@ -63,8 +63,9 @@ def last_evaluations(records: Iterable[EvaluationRecord]) -> tuple[EvaluationRec
     return tuple(kept.values())
 
 
-def align(series: Mapping[str, Sequence[StepRecord]]) -> tuple[Step, ...]:
-    """The job's history in the order of steps, from every worker's records.
+def align(series: Mapping[str, Sequence[StepRecord]], *, together: bool = True) -> tuple[Step, ...]:
+    """The job's history in the order of steps, from every worker's records. Where workers do not take their steps
+    `together`, they go over to plans one after the other.
 
     The first worker in `series` is the leader: a step is committed at the time it says (the latest that any
     worker says, where the leader's own record is missing). What a worker did that is not there any more is void where
@@ -77,7 +78,7 @@ def align(series: Mapping[str, Sequence[StepRecord]]) -> tuple[Step, ...]:
     for number in sorted(set().union(*accounts.values())):
         records = _valid({name: account[number] for name, account in accounts.items() if number in account})
         version = max(record.version for record in records.values())
-        if version < newest:
+        if together and version < newest:
             continue  # versions only grow, so all who did this step have ended, and nobody did it again
         newest = version
         seconds = records[leader].time if leader in records else max(record.time for record in records.values())

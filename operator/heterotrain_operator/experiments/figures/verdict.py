@@ -41,8 +41,8 @@ STILL_WAITING = 0.15
 @dataclass(frozen=True, slots=True)
 class Circumstances:
     """What a run was asked for: limits by worker in cores, the cores of this machine, steps of a control interval,
-    whether it is a script's job, whose command line says how long it is, whether plans were only thought up, and the
-    reason of the last decision while it trained.
+    whether it is a script's job, whose command line says how long it is, whether plans were only thought up, the
+    reason of the last decision while it trained, and whether each worker took steps of its own.
     """
 
     limits: Limits
@@ -51,6 +51,7 @@ class Circumstances:
     of_script: bool = False
     dry_run: bool = False
     reason: str = ""
+    asynchronous: bool = False
 
 
 def verdict_on(trial: TrialSummary, steps: Sequence[Step], found: Circumstances) -> str:
@@ -67,9 +68,9 @@ def verdict_on(trial: TrialSummary, steps: Sequence[Step], found: Circumstances)
 
 
 def _moved(trial: TrialSummary, steps: Sequence[Step], workers: Sequence[WorkerSummary], found: Circumstances) -> str:
-    first = wording.batches(steps[0].batches.values())
+    first = "" if found.asynchronous else f"from {wording.batches(steps[0].batches.values())} "
     last = wording.batches(worker.batch for worker in workers)
-    begun = [step for step in steps if step.batches == steps[0].batches]
+    begun = [] if found.asynchronous else [step for step in steps if step.batches == steps[0].batches]
     before, after = iteration_seconds(begun), trial.iteration_seconds
     took = f"a step took {wording.seconds(median(before))} before and {wording.seconds(after)} after" if before else ""
     waits = max((worker.peer_share or 0.0 for worker in workers), default=0.0)
@@ -86,7 +87,7 @@ def _moved(trial: TrialSummary, steps: Sequence[Step], workers: Sequence[WorkerS
         )
     else:
         advice = f"own times are within {wording.percent(apart)} of one another"
-    return f"Batches moved from {first} to {last}{f'; {took}' if took and after else ''}; {advice}."
+    return f"Batches moved {first}to {last}{f'; {took}' if took and after else ''}; {advice}."
 
 
 def _why(trial: TrialSummary, workers: Sequence[WorkerSummary], found: Circumstances) -> str:
@@ -139,10 +140,10 @@ def _communication(workers: Sequence[WorkerSummary]) -> float:
 def _talking(share: float, trial: TrialSummary, found: Circumstances) -> str:
     larger = 4 * trial.global_batch
     option = f"--global-batch {larger}" if found.of_script else f"spec.training.globalBatchSize: {larger}"
-    return (
-        f"{wording.percent(share)} of a step is all-reduce, which batches cannot shorten; a larger global batch "
-        f"({option}) or fewer workers would help"
-    )
+    what = f"{wording.percent(share)} of a step is all-reduce, which batches cannot shorten"
+    if found.asynchronous:
+        what = f"{wording.percent(share)} of an update is pull and push, which batches cannot shorten"
+    return f"{what}; a larger global batch ({option}) or fewer workers would help"
 
 
 def _longer(trial: TrialSummary, found: Circumstances) -> str:

@@ -108,7 +108,8 @@ class Rounds:
             self.sizes = decision.scaling.points
         # Workers that end together fall silent together; that is not why the batches stayed until then.
         readable = any(worker.metrics is not None for worker in seen.workers) or not self.reason
-        if decision.phase == "Running" and readable and not any(w.exit_code is not None for w in seen.workers):
+        trains = decision.phase == "Running" and all(each.reason != "Finishing" for each in decision.conditions)
+        if trains and readable and not any(worker.exit_code is not None for worker in seen.workers):
             self.reason = decision.reason
         self.failures += [w.name for w in seen.workers if w.exit_code and w.name not in self.failures]
         self._observer.show(seen, decision, entry)
@@ -173,7 +174,7 @@ class Runner:
         history = TrialHistory(
             policy=trial.policy,
             round=trial.round,
-            steps=align(series),
+            steps=align(series, together=core.server is None),
             adjustments=counted.adjustments,
             phase=ending.phase,
             message=ending.message,
