@@ -18,6 +18,7 @@ from pathlib import Path
 import charts
 import papers
 import runner
+import tables_asp
 import tables_measured as measured
 import tables_omnilearn
 import tables_papers
@@ -29,7 +30,7 @@ from table import Document, Documents
 
 RESULTS = runner.REPOSITORY / "hack" / "bench" / "results"
 PAGES = runner.REPOSITORY / "docs" / "benchmarks"
-MORE_PAGES = ("benchmarks.md", "paper-tables.md", "policies.md")
+MORE_PAGES = ("asynchronous.md", "benchmarks.md", "paper-tables.md", "policies.md")
 """Beside that folder."""
 
 NOTHING = "No results are recorded yet."
@@ -37,6 +38,7 @@ NOTHING = "No results are recorded yet."
 TABLES: Mapping[str, tuple[str, Callable[[Documents], str]]] = {
     "ablation": ("ablation", simulated.ablation),
     "activations": ("activations", tables_omnilearn.activations),
+    "asp_server": ("asp_server", tables_asp.server),
     "bsp": ("bsp", measured.bsp),
     "by_batch": ("by_batch", tables_papers.by_batch),
     "chaos": ("chaos", measured.chaos),
