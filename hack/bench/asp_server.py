@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import runner
@@ -74,6 +75,13 @@ def _model(parameters: int) -> nn.Module:
     return nn.Linear(parameters // 1000, 1000, bias=False)
 
 
+def _processes() -> ForkServerContext:
+    """Processes that have imported torch already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["asp_server"])
+    return context
+
+
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as held:
         return int(held.getsockname()[1])
@@ -83,7 +91,8 @@ def _free_port() -> int:
 
 
 def serve(folder: Path, plan: Plan, parameters: int, pipe: Connection) -> None:
-    """Apply updates until the parent says enough; then report how many there were in between, and what they cost."""
+    """Apply updates; say so once there were some of each worker. Then report how many came between two messages of
+    the parent, and what they cost."""
     torch.set_num_threads(1)
     assert plan.server is not None
     before = _peak_bytes()
@@ -101,8 +110,12 @@ def serve(folder: Path, plan: Plan, parameters: int, pipe: Connection) -> None:
     assert isinstance(step, Serving) and parts.join is not None
     parts.join()
     pipe.send(json.dumps(traits_of(subject, parts.state, parts.evaluation)))
-    marks = []
+    marks: list[tuple[float, int, float]] = []
+    are_there = False
     while len(marks) < 2:
+        if not are_there and parts.state.position.step > 2 * len(plan.members):
+            are_there = True
+            pipe.send("all are there")
         if pipe.poll():
             pipe.recv()
             marks.append((time.perf_counter(), parts.state.position.step, time.process_time()))
@@ -152,26 +165,26 @@ def _push_all(plan: Plan, member: Member, parameters: int, traits: str, ends: th
 
 def served(kind: str, workers: int, parameters: int, seconds: float) -> Run:
     """A server with so many workers, for so long. Raises BenchmarkError if a process fails."""
-    spawn = multiprocessing.get_context("spawn")
+    started_by = _processes()
     members = tuple(Member(f"w-{n}", f"u{n}", "127.0.0.1:1", "g", 8) for n in range(workers))
     plan = Plan(1, 1, "step", members, server=Server("server", "the server", f"127.0.0.1:{_free_port()}"))
     started = []
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "plan.json").write_text(plan.to_json())
         try:
-            ours, theirs = spawn.Pipe()
-            started.append(spawn.Process(target=serve, args=(Path(folder), plan, parameters, theirs), daemon=True))
+            ours, theirs = started_by.Pipe()
+            started.append(started_by.Process(target=serve, args=(Path(folder), plan, parameters, theirs), daemon=True))
             started[0].start()
             theirs.close()
             traits, pipes = ours.recv(), []
             for part in range(min(PROCESSES, workers)):
-                own, other = spawn.Pipe()
+                own, other = started_by.Pipe()
                 arguments = (plan, members[part::PROCESSES], parameters, traits, other)
-                started.append(spawn.Process(target=work, args=arguments, daemon=True))
+                started.append(started_by.Process(target=work, args=arguments, daemon=True))
                 started[-1].start()
                 other.close()
                 pipes.append(own)
-            time.sleep(4.0)  # for all to have entered
+            ours.recv()
             ours.send("begin")
             time.sleep(seconds)
             ours.send("end")
@@ -194,10 +207,10 @@ def _in_turns(
     kind: str, echo: Callable[[int, Connection], None], turns: Callable[[int, int, float], float], seconds: float
 ) -> Run:
     """Bytes of a large model that go to another process and come back."""
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
+    started_by = _processes()
+    ours, theirs = started_by.Pipe()
     size = 4 * LARGE
-    process = spawn.Process(target=echo, args=(size, theirs), daemon=True)
+    process = started_by.Process(target=echo, args=(size, theirs), daemon=True)
     process.start()
     try:
         rate = turns(ours.recv(), size, seconds)

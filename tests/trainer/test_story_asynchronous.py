@@ -22,9 +22,10 @@ def command(folder: Path, *options: str) -> list[str]:
     return [SCRIPT, "--out", str(folder), *options]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_one_worker_and_a_server_train_as_plain_pytorch(tmp_path: Path, optimizer: str) -> None:
-    with ServedGang(tmp_path, command(tmp_path, "--optimizer", optimizer), [96], TWO_EPOCHS) as gang:
+@pytest.mark.parametrize(("optimizer", "push"), [("sgd", "Gradients"), ("adam", "Gradients"), ("adam", "Model")])
+def test_one_worker_and_a_server_train_as_plain_pytorch(tmp_path: Path, optimizer: str, push: str) -> None:
+    config = replace(TWO_EPOCHS, push=push)
+    with ServedGang(tmp_path, command(tmp_path, "--optimizer", optimizer), [96], config, micro=[40]) as gang:
         gang.succeed()
         assert [gang.ending(number).leader for number in (0, gang.server)] == [False, True]
         for number in (0, gang.server):

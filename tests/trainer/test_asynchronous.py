@@ -1,0 +1,95 @@
+"""What a worker of an asynchronous job computes of its samples, and what travels to and from its server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from heterotrain.contract import ASP, Member, Plan, TrainingConfig
+from heterotrain.data.order import Order
+from heterotrain.gradients.counting import LossKind
+from heterotrain.groups.peering.messages import Grant
+from heterotrain.job.planfile import PlanFile
+from heterotrain.job.plans import Plans
+from heterotrain.job.worker import StopRequest, Worker
+from heterotrain.reporting.metrics import Series, WorkerMetrics
+from heterotrain.training.asynchronous import Asynchronous
+from heterotrain.training.context import Context
+from heterotrain.training.layout import Layout, are_finite
+from heterotrain.training.parts import put_together
+from heterotrain.training.subject import Subject
+
+
+def asynchronous(folder: Path, model: nn.Module, loss: LossKind, micro: int) -> Asynchronous:
+    """A worker's step that was given the first twelve samples."""
+    config = TrainingConfig(epochs=1, mode=ASP)
+    worker = Worker("job", "a", "uid", "cpu", folder, config, None, 0, None, folder / "end")
+    plans = Plans(None, PlanFile(folder))
+    context = Context(config, worker, plans, WorkerMetrics("job", "a", "cpu", bool), Series(None), StopRequest())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    subject = Subject(model, optimizer, torch.device("cpu"), Order(12, 0), loss=loss)
+    step = put_together(context, subject).step
+    assert isinstance(step, Asynchronous)
+    plans.adopt(Plan(1, 1, "step", (Member("a", "uid", "127.0.0.1:1", "cpu", 12, micro),)), 0)
+    step._grant = Grant("x", 1, (0, 0, 12), (), (0, 0, 0), False, False, "", "{}")
+    return step
+
+
+@pytest.mark.parametrize("micro", [0, 5])
+def test_a_worker_whose_loss_is_counted_sends_the_gradient_of_the_mean_over_what_its_batch_counts(
+    tmp_path: Path, micro: int
+) -> None:
+    torch.manual_seed(0)
+    inputs, counts = torch.randn(12, 3), torch.tensor([5, 0, 0, 0, 2, 1, 7, 0, 3, 1, 0, 2])
+    model = nn.Linear(3, 1)
+    losses = model(inputs).flatten().square() * counts
+    expected = torch.autograd.grad(losses.sum() / counts.sum(), [*model.parameters()])
+    step = asynchronous(tmp_path, model, LossKind("mean", counted=True), micro)
+    step.begin()
+    while True:
+        share = step.share
+        assert share is not None
+        part = slice(share.start, share.stop)
+        losses = model(inputs[part]).flatten().square() * counts[part]
+        count = counts[part].sum()
+        step.scale(losses.sum() / count.clamp(min=1), count).backward()
+        if step._step.is_last_part:
+            break
+        assert not step.commit()
+        assert step.next_part()
+    found = [each.grad for each in model.parameters()]
+    assert all(torch.allclose(one, other) for one, other in zip(found, expected, strict=True) if one is not None)
+    loss = step._losses.commit()
+    assert loss is not None and torch.isclose(loss, (model(inputs).flatten().square() * counts).sum() / counts.sum())
+
+
+def test_running_statistics_move_by_a_workers_share_and_all_else_is_taken_over() -> None:
+    model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    model[0].weight.requires_grad_(False)
+    trained = [each for each in model.parameters() if each.requires_grad]
+    there = Layout(model, trained)
+    room, whole = there.room(), there.room(whole=True)
+    assert 0 < there.size < there.whole_size
+    there.write(whole, trained, whole=True)
+    with torch.no_grad():
+        model[0].weight.zero_()
+        model[1].running_mean.fill_(4.0)
+        model[1].num_batches_tracked.fill_(7)
+    there.write(room, [None] * len(trained))
+    there.read(whole, whole=True)
+    assert model[0].weight.any(), "frozen parameters travel with all the others"
+    there.move_buffers(room, 0.25)
+    assert model[1].running_mean.tolist() == [1.0] * 4
+    assert model[1].num_batches_tracked == 7
+    there.move_buffers(room, 1.0)
+    assert model[1].running_mean.tolist() == [4.0] * 4
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_what_is_no_number_shows(value: float, dtype: torch.dtype) -> None:
+    assert are_finite([torch.ones(3, dtype=dtype), torch.empty(0, dtype=dtype)])
+    assert not are_finite([torch.ones(3, dtype=dtype), torch.tensor([1.0, value], dtype=dtype)])
