@@ -95,7 +95,6 @@ def serve(folder: Path, plan: Plan, parameters: int, pipe: Connection) -> None:
     the parent, and what they cost."""
     torch.set_num_threads(1)
     assert plan.server is not None
-    before = _peak_bytes()
     config = TrainingConfig(epochs=1_000_000, mode=ASP)
     worker = Worker(
         "job", "server", plan.server.uid, "", folder, config, None, 0, None, folder / "end", secret=SECRET, serves=True
@@ -108,6 +107,8 @@ def serve(folder: Path, plan: Plan, parameters: int, pipe: Connection) -> None:
     )
     step = parts.step
     assert isinstance(step, Serving) and parts.join is not None
+    model_bytes = 4 * parameters
+    without = 4096 * int(Path("/proc/self/statm").read_text().split()[1]) - model_bytes
     parts.join()
     pipe.send(json.dumps(traits_of(subject, parts.state, parts.evaluation)))
     marks: list[tuple[float, int, float]] = []
@@ -124,12 +125,8 @@ def serve(folder: Path, plan: Plan, parameters: int, pipe: Connection) -> None:
         step.commit()
     (began, first, used), (ended, last, used_then) = marks
     updates = max(1, last - first)
-    model_bytes = 4 * parameters
-    pipe.send((updates / (ended - began), (used_then - used) / updates, (_peak_bytes() - before) / model_bytes))
-
-
-def _peak_bytes() -> int:
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    pipe.send((updates / (ended - began), (used_then - used) / updates, (peak - without) / model_bytes))
 
 
 def work(plan: Plan, members: Sequence[Member], parameters: int, traits: str, pipe: Connection) -> None:

@@ -67,7 +67,7 @@ def replay(updates: Sequence[UpdateRecord], optimizer: str) -> dict[str, torch.T
             newest = versions[number]
             model.load_state_dict(versions[update.version])
             made.zero_grad()
-            nn.functional.cross_entropy(model(images), labels).backward()
+            torch.autograd.backward(nn.functional.cross_entropy(model(images), labels))
             model.load_state_dict(newest)
             made.param_groups[0]["lr"] = rate * update.factor
             made.step()

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from heterotrain.contract import ASP, Member, Plan, TrainingConfig
+from heterotrain.contract import ASP, ERRORS_THAT_PASS, Member, Plan, Server, TrainingConfig
 from heterotrain.data.order import Order
 from heterotrain.gradients.counting import LossKind
-from heterotrain.groups.peering.messages import Grant
+from heterotrain.groups.assembly import MembershipError
+from heterotrain.groups.peering.messages import Enter, Grant
+from heterotrain.groups.peering.server import PeerServer
 from heterotrain.job.planfile import PlanFile
 from heterotrain.job.plans import Plans
 from heterotrain.job.worker import StopRequest, Worker
@@ -20,6 +22,7 @@ from heterotrain.training.asynchronous import Asynchronous
 from heterotrain.training.context import Context
 from heterotrain.training.layout import Layout, are_finite
 from heterotrain.training.parts import put_together
+from heterotrain.training.server_line import ServerLine, ServerLostError
 from heterotrain.training.subject import Subject
 
 
@@ -55,7 +58,7 @@ def test_a_worker_whose_loss_is_counted_sends_the_gradient_of_the_mean_over_what
         part = slice(share.start, share.stop)
         losses = model(inputs[part]).flatten().square() * counts[part]
         count = counts[part].sum()
-        step.scale(losses.sum() / count.clamp(min=1), count).backward()
+        torch.autograd.backward(step.scale(losses.sum() / count.clamp(min=1), count))
         if step._step.is_last_part:
             break
         assert not step.commit()
@@ -67,25 +70,27 @@ def test_a_worker_whose_loss_is_counted_sends_the_gradient_of_the_mean_over_what
 
 
 def test_running_statistics_move_by_a_workers_share_and_all_else_is_taken_over() -> None:
-    model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
-    model[0].weight.requires_grad_(False)
+    frozen, normalises = nn.Linear(2, 4), nn.BatchNorm1d(4)
+    model = nn.Sequential(frozen, normalises, nn.Linear(4, 1))
+    assert normalises.running_mean is not None and normalises.num_batches_tracked is not None
+    frozen.weight.requires_grad_(False)
     trained = [each for each in model.parameters() if each.requires_grad]
     there = Layout(model, trained)
     room, whole = there.room(), there.room(whole=True)
     assert 0 < there.size < there.whole_size
     there.write(whole, trained, whole=True)
     with torch.no_grad():
-        model[0].weight.zero_()
-        model[1].running_mean.fill_(4.0)
-        model[1].num_batches_tracked.fill_(7)
+        frozen.weight.zero_()
+        normalises.running_mean.fill_(4.0)
+        normalises.num_batches_tracked.fill_(7)
     there.write(room, [None] * len(trained))
     there.read(whole, whole=True)
-    assert model[0].weight.any(), "frozen parameters travel with all the others"
+    assert frozen.weight.any(), "frozen parameters travel with all the others"
     there.move_buffers(room, 0.25)
-    assert model[1].running_mean.tolist() == [1.0] * 4
-    assert model[1].num_batches_tracked == 7
+    assert normalises.running_mean.tolist() == [1.0] * 4
+    assert normalises.num_batches_tracked == 7
     there.move_buffers(room, 1.0)
-    assert model[1].running_mean.tolist() == [4.0] * 4
+    assert normalises.running_mean.tolist() == [4.0] * 4
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -93,3 +98,23 @@ def test_running_statistics_move_by_a_workers_share_and_all_else_is_taken_over()
 def test_what_is_no_number_shows(value: float, dtype: torch.dtype) -> None:
     assert are_finite([torch.ones(3, dtype=dtype), torch.empty(0, dtype=dtype)])
     assert not are_finite([torch.ones(3, dtype=dtype), torch.tensor([1.0, value], dtype=dtype)])
+
+
+def test_a_worker_gives_a_lost_server_up_in_words_that_pass() -> None:
+    peers = PeerServer("job", "a", "uid", secret=None, host="127.0.0.1")
+    nowhere = Server("server", "its uid", "127.0.0.1:1")
+    model = nn.Linear(2, 1)
+    line = ServerLine(
+        peers,
+        Layout(model, [*model.parameters()]),
+        find=lambda: nowhere,
+        gives_up=lambda: False,
+        silence_seconds=5.0,
+        patience_seconds=0.3,
+    )
+    with pytest.raises(
+        MembershipError, match=r"did not answer for 0\.3 s .*startupDeadlineSeconds.*its process is gone"
+    ):
+        line.enter(Enter("{}"))
+    line.close()
+    assert ServerLostError.__name__ in ERRORS_THAT_PASS

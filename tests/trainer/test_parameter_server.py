@@ -85,7 +85,7 @@ class ServerHere:
         self._state = parts.state
         self._ends = threading.Event()
         parts.join()
-        self.size = self.step._layout.size
+        self.size = self.step._applying.layout.size
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
@@ -138,7 +138,7 @@ class WorkerHere:
             self.peers.handle(kind, lambda _channel, message: self.replies.put(message))
         self.peers.on_ended(self.replies.put)
         self.peers.start()
-        self.channel = self.peers.dial(server.address, "server", "uid of server")
+        self.channel = self.peers.dial(server.address, "server", "uid of server", PATIENCE_SECONDS)
         assert self.channel.wait_open(PATIENCE_SECONDS)
         if beats:
             self.peers.call_soon(lambda: beat(self.peers, lambda: self.channel, SILENCE_SECONDS))

@@ -89,10 +89,10 @@ def parse_news(document: bytes) -> News:
         if not (isinstance(evaluation, dict) and is_whole(evaluation.get("step"), low=-1)):
             raise ValueError("evaluation: expected a step and figures")
         values = evaluation.get("values")
-        losses = found.get("loss"), found.get("epoch_loss")
-        if not (_are_figures(values) and all(map(_is_figure, losses))):
+        loss, epoch_loss = found.get("loss"), found.get("epoch_loss")
+        if not (isinstance(values, dict) and _are_figures(values) and _is_figure(loss) and _is_figure(epoch_loss)):
             raise ValueError("loss, epoch_loss, evaluation: expected figures")
-        return News(float(losses[0]), float(losses[1]), {"step": evaluation["step"], "values": values})
+        return News(float(loss), float(epoch_loss), {"step": evaluation["step"], "values": values})
     except ValueError as error:
         raise PeerError(f"what the parameter server knows of the training cannot be understood: {error}") from error
 

@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 _WRITE_SECONDS = 0.25
 
+_Record = contract.StepRecord | contract.UpdateRecord | contract.EvaluationRecord
+
 
 @dataclass(slots=True)
 class VersionCounters:
@@ -228,7 +230,7 @@ class Series:
 
     def __init__(self, path: Path | None) -> None:
         self._file: RawIOBase | None = None
-        self._unwritten: list[contract.StepRecord | contract.EvaluationRecord] = []
+        self._unwritten: list[_Record] = []
         self._written = -math.inf
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -242,7 +244,7 @@ class Series:
         """Whether there is a file, and it can still be written."""
         return self._file is not None
 
-    def write(self, record: contract.StepRecord | contract.EvaluationRecord) -> None:
+    def write(self, record: _Record) -> None:
         """Append one record."""
         if self._file is None:
             return

@@ -94,7 +94,7 @@ class Layout:
 
 def memory_of(room: torch.Tensor) -> memoryview:
     """The bytes of a room, as a socket reads and writes them."""
-    return memoryview(room.numpy())
+    return memoryview(room.numpy())  # type: ignore[arg-type]  # its stub lacks the buffer protocol
 
 
 def are_finite(tensors: Iterable[torch.Tensor]) -> bool:

@@ -56,8 +56,9 @@ class ServerLine:
         self._whole: torch.Tensor | None = None
         self._replies: queue.SimpleQueue[tuple[Channel, Reply | None]] = queue.SimpleQueue()
         peers.follow_with_bulk(Grant, self._room_for)
-        for kind in (Grant, Left, TurnedAway):
-            peers.handle(kind, lambda channel, message: self._replies.put((channel, message)))
+        peers.handle(Grant, self._receive)
+        peers.handle(Left, self._receive)
+        peers.handle(TurnedAway, self._receive)
         peers.on_ended(lambda channel: self._replies.put((channel, None)))
         peers.start()
         peers.call_soon(lambda: beat(peers, lambda: self._channel, silence_seconds))
@@ -96,6 +97,9 @@ class ServerLine:
         self._peers.close(_CLOSING_SECONDS)
 
     # --- inside -------------------------------------------------------------------------------------------------
+
+    def _receive(self, channel: Channel, reply: Reply) -> None:
+        self._replies.put((channel, reply))
 
     def _room_for(self, channel: Channel, grant: Grant) -> memoryview | None:
         if channel is not self._entered:

@@ -8,6 +8,7 @@ training's thread takes what has come, one event after the other.
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import time
 from collections.abc import Callable
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 UNPROVEN, MALFORMED, CROWDED = "unproven", "malformed", "crowded"
 SILENT, UNREAD, DIFFERENT, LEASE = "silent", "unread", "different", "lease"
 """Why a connection, or what came over it, was refused."""
+
+_SAID_SECONDS = 1.0  # between two lines of the log about what is refused for one reason
 
 BEATS = 4
 """How often within the time after which a peer is silent both sides say that they live."""
@@ -74,6 +77,8 @@ class ServerPort:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._callers: dict[Channel, Caller] = {}  # the thread's
         self._ticked = time.monotonic()
+        self._said: dict[str, float] = {}  # when a refusal for a reason was logged last
+        self._closes = False
         peers.follow_with_bulk(Update, self._room)
         peers.handle(Enter, self._receive_entering)
         peers.handle(Update, self._receive)
@@ -113,6 +118,7 @@ class ServerPort:
 
     def close(self, seconds: float = 0.0) -> None:
         """Listen no more; what is being sent has so long to arrive."""
+        self._closes = True
         self._peers.close(seconds)
 
     # --- the peer server's thread -------------------------------------------------------------------------------
@@ -132,7 +138,7 @@ class ServerPort:
 
     def _room(self, channel: Channel, _message: Update) -> memoryview | None:
         caller = self._callers[channel]
-        if not (caller.owes and channel.is_written):
+        if not caller.owes:
             return None
         caller.owes = False
         return memory_of(caller.room)
@@ -140,7 +146,7 @@ class ServerPort:
     def _ended(self, channel: Channel) -> None:
         if channel.end is End.DISTRUSTED:
             self._count(MALFORMED if channel.has_opened else UNPROVEN, channel.why)
-        elif not channel.has_opened and channel.end in (End.SILENT, End.HERE):
+        elif not channel.has_opened and channel.end in (End.SILENT, End.HERE) and not self._closes:
             self._count(UNPROVEN if channel.end is End.SILENT else CROWDED, f"{channel.name}: {channel.why}")
         caller = self._callers.pop(channel, None)
         if caller is not None:
@@ -168,7 +174,10 @@ class ServerPort:
 
     def _count(self, reason: str, why: str) -> None:
         self._refused(reason)
-        log.warning("refused (%s): %s", reason, why)
+        now = time.monotonic()
+        if now - self._said.get(reason, -math.inf) >= _SAID_SECONDS:
+            self._said[reason] = now
+            log.warning("refused (%s): %s", reason, why)
 
 
 def beat(peers: PeerServer, channel: Callable[[], Channel | None], silence_seconds: float) -> None:

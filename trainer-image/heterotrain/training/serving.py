@@ -23,7 +23,7 @@ from heterotrain import contract
 from heterotrain.asynchronous import service as rules_of_service
 from heterotrain.asynchronous.ledger import Ledger, LedgerError
 from heterotrain.asynchronous.service import Accepted, Bound, Refused, Service
-from heterotrain.contract import Plan, Server, UpdateRecord
+from heterotrain.contract import Plan, Server
 from heterotrain.data.evaluation import Evaluation
 from heterotrain.data.sampler import Position, Rules, Share
 from heterotrain.groups.peering.messages import EndJob, Enter, Grant, Update
@@ -34,11 +34,11 @@ from heterotrain.job.worker import Worker
 from heterotrain.peers import PeerError, parse_traits
 from heterotrain.state.checkpoint import CheckpointError
 from heterotrain.state.training_state import TrainingState
-from heterotrain.training.accounts import Accounts, Committed
+from heterotrain.training.accounts import Accounts
+from heterotrain.training.applying import Applying
 from heterotrain.training.context import Context
 from heterotrain.training.layout import Layout, are_finite
 from heterotrain.training.leaving import Leaving
-from heterotrain.training.rate_scaling import rates
 from heterotrain.training.served_group import ServedGroup
 from heterotrain.training.server_port import DIFFERENT, LEASE, Caller, ServerPort
 from heterotrain.training.subject import Subject
@@ -78,19 +78,16 @@ class Serving:
         self._subject = subject
         self._state = state
         self._rules = rules
-        self._group = group
-        self._accounts = accounts
         self._leaving = leaving
         self._evaluation = evaluation
         self._plans = context.plans
         self._metrics = context.metrics
         self._exchange = group.exchange
-        self._losses = group.losses
-        self._clock = group.clock
         self._bound = Bound(config.max_staleness, config.late)
         self._ledger = Ledger(rules)
         self._service = Service(self._ledger, self._bound, "")
-        self._layout = Layout(subject.module, subject.trained)
+        self._applying = Applying(context, subject, state=state, rules=rules, group=group, accounts=accounts)
+        self._traits: dict[str, str] = {}
         self._port: ServerPort | None = None
         self._newest: Plan | None = None  # that this server has seen
         self._callers: dict[str, Caller] = {}  # who has entered, by UID
@@ -113,13 +110,14 @@ class Serving:
             time.sleep(_LOOK_SECONDS)
         shown.phase = contract.PHASE_STARTING
         self._state.resume()
-        self._layout = Layout(self._subject.module, self._subject.trained)
+        self._applying.layout = layout = Layout(self._subject.module, self._subject.trained)
+        self._traits = traits_of(self._subject, self._state, self._evaluation)
         self._service = Service(self._ledger, self._bound, secrets.token_hex(8), self._state.position.step)
         host, port = split_address(server.address)
         host = host if host.startswith("127.") else ""
         job = worker.job_uid or worker.job
         peers = PeerServer(job, worker.name, worker.uid, secret=worker.secret, host=host, port=port)
-        self._port = ServerPort(peers, self._layout, config.heartbeat_timeout_seconds, self._metrics.server.refused)
+        self._port = ServerPort(peers, layout, config.heartbeat_timeout_seconds, self._metrics.server.refused)
         self._follow()
 
     def start(self) -> None:
@@ -236,7 +234,7 @@ class Serving:
                     self._service.enter(caller.uid, now)
 
     def _admit(self, port: ServerPort, caller: Caller, message: Enter, now: float) -> None:
-        own = traits_of(self._subject, self._state, self._evaluation)
+        own = self._traits
         try:
             theirs = parse_traits(message.traits.encode())
         except PeerError as error:
@@ -267,12 +265,14 @@ class Serving:
             verdict = Refused(f"lease {update.lease} has {verdict.lease.samples} samples, not {update.samples}")
         figures = self._metrics.server
         if isinstance(verdict, Refused) and verdict.late:
-            figures.discarded(caller.name, LATE)
+            if not self._service.is_over:
+                figures.discarded(caller.name, LATE)
         elif isinstance(verdict, Refused):
-            self._callers.pop(caller.uid, None)
-            self._service.leave(caller.uid)
+            if self._callers.get(caller.uid) is caller:
+                del self._callers[caller.uid]
+                self._service.leave(caller.uid)
             port.turn_away(caller, LEASE, verdict.why, again=True)
-        elif not are_finite(self._layout.gradients(caller.room)):
+        elif not are_finite(self._applying.layout.gradients(caller.room)):
             figures.discarded(caller.name, NONFINITE)
             self._drop_nonfinite(caller, verdict, now)
         else:
@@ -360,11 +360,9 @@ class Serving:
 
     def compute_nothing(self) -> None:
         """Put the gradient that has come where the script's backward would have put its own."""
-        if self._accepted is None or self._context.config.push == contract.PUSH_MODEL:
-            return
-        _, caller, _ = self._accepted
-        for parameter, gradient in zip(self._layout.trained, self._layout.gradients(caller.room), strict=True):
-            parameter.grad = gradient.to(parameter.device)
+        if self._accepted is not None:
+            _, caller, _ = self._accepted
+            self._applying.put(caller.room)
 
     def commit(self) -> bool:
         """Apply the update; False if none has come."""
@@ -372,73 +370,11 @@ class Serving:
         if self._accepted is None:
             return False
         accepted, caller, update = self._accepted
-        samples, subject = accepted.lease.samples, self._subject
-        self._losses.begin()
-        self._losses.add(torch.tensor(update.loss))
-        self._state.snapshots.before_change()
-        if self._context.config.push == contract.PUSH_MODEL:
-            self._layout.read(caller.room, buffers=False)
-        else:
-            with rates(subject.optimizer, subject.rate_scaling.factor(samples)):
-                subject.optimizer.step()
-        for parameter in subject.trained:
-            parameter.grad = None  # its memory is the connection's
-        self._layout.move_buffers(caller.room, min(1.0, samples / self._published.global_batch_size))
-        now = time.monotonic()
-        self._service.applied(accepted, now)
+        self._applying.apply(accepted, caller.room, update, self._published.global_batch_size)
+        self._service.applied(accepted, time.monotonic())
         caller.applied, self._nonfinite = True, 0
-        self._book(accepted, caller, update)
+        self._applying.book(accepted, caller.name, update)
         return True
-
-    def _book(self, accepted: Accepted, caller: Caller, update: Update) -> None:
-        before, samples, plans = self._state.position, accepted.lease.samples, self._plans
-        factor = self._subject.rate_scaling.factor(samples)
-        self._context.series.write(
-            UpdateRecord(
-                time.time(),
-                before.step,
-                caller.name,
-                update.version,
-                accepted.staleness,
-                *accepted.lease.share,
-                factor,
-                update.seconds,
-            )
-        )
-        self._metrics.server.applied(caller.name, accepted.staleness)
-        self._clock.bucket_ready()
-        self._accounts.commit(
-            Committed(
-                time.time(),
-                before.step,
-                before.epoch,
-                plans.active.version,
-                samples,
-                samples,
-                1.0,
-                self._clock.finish(),
-                self._losses.commit(),
-                self._accounts.take_mark(),
-                update.weight,
-                update.weight,
-            )
-        )
-        after = self._rules.advance(before, samples, samples)
-        self._state.position = after
-        self._subject.schedules.step(after.step, after.epoch, epochs=after.epoch - before.epoch)
-        for function in self._subject.after_step:
-            function()
-        shown = self._metrics.state
-        shown.step, shown.epoch = after.step, after.epoch
-        signals = self._losses.alone()
-        shown.steps_nonfinite += int(signals.nonfinite)
-        loss = self._losses.receive(signals)
-        if loss is not None:
-            shown.loss = loss
-        if after.epoch != before.epoch:
-            self._accounts.settle()
-            self._group.share_epoch_loss()
-            self._losses.epoch.end()
 
     def drop(self, why: str) -> None:
         """There is never a step under way that could be undone."""
