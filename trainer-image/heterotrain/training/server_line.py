@@ -81,6 +81,7 @@ class ServerLine:
         lease is lost: it, or who has taken its place, knows whether the update was applied."""
         channel = self._entered
         if channel is None or not channel.is_open:
+            log.warning("the parameter server is lost: %s", "" if channel is None else channel.why)
             return None
         sent = (
             channel.send_bulk(message, memory_of(self.room)) if isinstance(message, Update) else channel.send(message)
