@@ -9,6 +9,7 @@ take them, in the same run. Light workers share two processes, since so many wit
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import resource
@@ -223,9 +224,10 @@ def echo_raw(size: int, pipe: Connection) -> None:
         pipe.send(listener.getsockname()[1])
         made, _ = listener.accept()
         room = memoryview(bytearray(size))
-        while True:
-            _receive(made, room)
-            made.sendall(room)
+        with contextlib.suppress(ConnectionError):  # at the end
+            while True:
+                _receive(made, room)
+                made.sendall(room)
 
 
 def turns_raw(port: int, size: int, seconds: float) -> float:
