@@ -15,6 +15,7 @@ from heterotrain.contract import (
     PHASE_TRAINING,
     PHASE_WAITING,
 )
+from heterotrain_operator.clusters.simulated.cluster import SimulatedCluster
 from heterotrain_operator.core.decide import decide
 from heterotrain_operator.core.model import SERVER_GROUP, Decision, Group, Job, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.remembered.serving import Serving
@@ -33,6 +34,9 @@ class ServedWorld(World):
         self.server: WorkerSeen | None = None
         self.servers = 0
         super().__init__(replace(job, **changes), scales, protocol=MEMBERS_MAY_END)
+        # Its workers take steps, so that what is seen of them is the same whatever becomes of the server.
+        scenario = self.cluster.scenario
+        self.cluster = SimulatedCluster(replace(scenario, job=replace(scenario.job, server=None)))
 
     def seen(self) -> Seen:
         seen = super().seen()
