@@ -37,6 +37,7 @@ class ServedWorld(World):
         # Its workers take steps, so that what is seen of them is the same whatever becomes of the server.
         scenario = self.cluster.scenario
         self.cluster = SimulatedCluster(replace(scenario, job=replace(scenario.job, server=None)))
+        self.memory = Remembered.initial()
 
     def seen(self) -> Seen:
         seen = super().seen()
