@@ -29,6 +29,7 @@ from tables_asp import (
     SSP,
     STATIC,
     UNIFORM,
+    UNIFORM_PUSHED,
     UNIFORM_SCALED,
     UNSCALED,
     WORKER_BATCH,
@@ -140,7 +141,7 @@ def omnilearn(arm: str) -> Adjust:
     )
 
     def adjust(smoothed: Sequence[float | None], batches: Sequence[int], _: int) -> Sequence[int]:
-        if arm in (UNIFORM, UNIFORM_SCALED, STATIC) or any(each is None for each in smoothed):
+        if arm in (UNIFORM, UNIFORM_SCALED, UNIFORM_PUSHED, STATIC) or any(each is None for each in smoothed):
             return batches
         seats = [
             Seat(group.name, group, batch, BOUNDS, smoothed_seconds=seconds)
@@ -153,7 +154,7 @@ def omnilearn(arm: str) -> Adjust:
 
 def scaling_of(arm: str) -> RateScaling:
     """How rates follow batches: linearly by the global batch, as in OmniLearn's section IV-C, if at all."""
-    if arm in (UNSCALED, UNIFORM, BSP):
+    if arm in (UNSCALED, UNIFORM, UNIFORM_PUSHED, BSP):
         return RateScaling()
     return RateScaling(LINEAR, BATCH if arm == WORKER_BATCH else 4 * BATCH)
 
@@ -204,7 +205,7 @@ def train(key: runner.Key) -> Outcome:
             adjust=omnilearn(arm),
             measure=measure,
             bound=Bound(SLOW_STALENESS if arm == SSP else None),
-            push=MODEL if arm == MODELS_PUSHED else GRADIENTS,
+            push=MODEL if arm in (MODELS_PUSHED, UNIFORM_PUSHED) else GRADIENTS,
             scaling=scaling_of(arm),
         ).run()
     mean = fmean(seen.updates)

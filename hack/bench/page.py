@@ -38,6 +38,7 @@ NOTHING = "No results are recorded yet."
 TABLES: Mapping[str, tuple[str, Callable[[Documents], str]]] = {
     "ablation": ("ablation", simulated.ablation),
     "activations": ("activations", tables_omnilearn.activations),
+    "asp": ("asp", tables_asp.accuracy),
     "asp_run": ("asp_run", tables_asp.real),
     "asp_server": ("asp_server", tables_asp.server),
     "bsp": ("bsp", measured.bsp),

@@ -10,8 +10,8 @@ from table import NONE, Documents, measured_on, table
 BSP, UNIFORM, STATIC, DYNAMIC = "BSP", "uniform", "static", "dynamic"
 UNIFORM_SCALED = "uniform, rates by the global batch"
 WORKER_BATCH, UNSCALED = "dynamic, rates by the worker's batch", "dynamic, rates as they are"
-SSP, MODELS_PUSHED = "dynamic, SSP(5)", "dynamic, models pushed"
-ARMS = (BSP, UNIFORM, UNIFORM_SCALED, STATIC, DYNAMIC, WORKER_BATCH, UNSCALED, SSP, MODELS_PUSHED)
+SSP, MODELS_PUSHED, UNIFORM_PUSHED = "dynamic, SSP(5)", "dynamic, models pushed", "uniform, models pushed"
+ARMS = (BSP, UNIFORM, UNIFORM_SCALED, STATIC, DYNAMIC, WORKER_BATCH, UNSCALED, SSP, UNIFORM_PUSHED, MODELS_PUSHED)
 CHANGING = "changing"
 
 PLACES: Mapping[str, tuple[str, ...]] = {
@@ -23,6 +23,7 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     WORKER_BATCH: ("HL8",),
     UNSCALED: ("HL8",),
     SSP: ("HL8",),
+    UNIFORM_PUSHED: ("HL1", "HL8"),
     MODELS_PUSHED: ("HL8",),
 }
 """Where each arm runs: it would be another one's run elsewhere, or adds nothing to what the papers say."""
