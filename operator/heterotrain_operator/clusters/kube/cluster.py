@@ -13,7 +13,13 @@ from typing import Any
 from heterotrain_operator.api import Problem
 from heterotrain_operator.clusters.kube.act.pods import Creation, Deletion, Protection
 from heterotrain_operator.clusters.kube.act.report import Report
-from heterotrain_operator.clusters.kube.api_server.gateway import JOB_KIND, Gateway, GatewayError, JobGoneError
+from heterotrain_operator.clusters.kube.api_server.gateway import (
+    JOB_KIND,
+    Gateway,
+    GatewayError,
+    JobGoneError,
+    missing_right,
+)
 from heterotrain_operator.clusters.kube.objects.names import service_name
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError, check_owner
 from heterotrain_operator.clusters.kube.objects.protection import Peers
@@ -22,12 +28,18 @@ from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.clusters.kube.observe.pod_facts import PodFacts, worker_seen
 from heterotrain_operator.clusters.kube.observe.watched import Watched
 from heterotrain_operator.clusters.kube.plan_store import Delivery, PlanStore
-from heterotrain_operator.clusters.kube.status.job_status import hindered, invalid, outcome_in
+from heterotrain_operator.clusters.kube.status.job_status import invalid, outcome_in
 from heterotrain_operator.clusters.kube.status.schema import tolerated
-from heterotrain_operator.core.model import Decision, Event, Seen, WorkerMetrics, WorkerSeen
+from heterotrain_operator.core.model import Condition, Decision, Event, Seen, WorkerMetrics, WorkerSeen
 from heterotrain_operator.core.state import Remembered
 
 PLAN_RESTORED = Event("Warning", "PlanRestored", "somebody else had changed the plan; it is written again")
+
+
+def _hindered(error: GatewayError) -> Condition:
+    """The condition that says what the API server refuses, or which right is missing."""
+    right = missing_right(error)
+    return Condition("Degraded", True, "RightMissing" if right else "RequestRefused", f"{right or error}; trying again")
 
 
 class KubeCluster:
@@ -82,7 +94,7 @@ class KubeCluster:
 
     def hinder(self, body: Mapping[str, Any], error: GatewayError) -> None:
         """Say in the job's status what the API server refuses. Raises as `refuse`."""
-        self._report.refuse(body, hindered(error), self._clock())
+        self._report.refuse(body, _hindered(error), self._clock())
 
     @property
     def unfinished(self) -> bool:

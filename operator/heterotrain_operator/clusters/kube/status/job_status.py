@@ -14,7 +14,6 @@ from heterotrain.contract import PHASE_FINISHED, PHASE_REFORMING, Plan
 from heterotrain_operator.api import HeteroTrainingJob, Problem, WorkerGroup
 from heterotrain_operator.api.base import MAX_BATCH, MAX_COUNT, MAX_NAME, MAX_STEPS, MAX_TEXT
 from heterotrain_operator.api.status import MAX_CONDITIONS, MAX_COST, MAX_DEPARTURES, MAX_SIZES, MAX_WORKERS_SHOWN
-from heterotrain_operator.clusters.kube.api_server.gateway import GatewayError, missing_right
 from heterotrain_operator.clusters.kube.moments import timestamp, unix_seconds
 from heterotrain_operator.clusters.kube.objects.names import worker_selector
 from heterotrain_operator.clusters.kube.status.schema import checked, tolerated
@@ -320,12 +319,6 @@ _NEVER_STARTED = frozenset({None, "Created", INVALID})
 def invalid(problems: Sequence[Problem]) -> Condition:
     """The condition that names every field at fault."""
     return Condition(INVALID, True, "ManifestInvalid", "; ".join(str(problem) for problem in problems))
-
-
-def hindered(error: GatewayError) -> Condition:
-    """The condition that says what the API server refuses, or which right is missing."""
-    right = missing_right(error)
-    return Condition("Degraded", True, "RightMissing" if right else "RequestRefused", f"{right or error}; trying again")
 
 
 def refused_status(
