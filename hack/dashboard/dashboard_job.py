@@ -31,7 +31,9 @@ from dashboard_queries import (
     REPEATED,
     RESTARTED,
     SELECTOR,
+    STALENESS,
     THROUGHPUT,
+    UPDATES,
     WAITING,
     by,
     growth,
@@ -54,6 +56,8 @@ UNBALANCED = ((1.1, YELLOW), (1.25, RED))
 
 WAITS = ((0.1, YELLOW), (0.25, RED))
 """Shares of the time of a step."""
+
+NO_SERVER = "the job has no parameter server"
 
 PHASE = numbered(table.JOB_PHASE, JOB_PHASE_COLOURS, MATCHERS, "training_job")
 
@@ -172,6 +176,29 @@ def training(dashboard: Dashboard) -> Dashboard:
                 (growth(table.JOB_ADJUSTMENTS), "adjustments"),
                 (growth(table.JOB_RESTARTS), "restarts"),
             ).draw_style(GraphDrawStyle.BARS)
+        )
+    )
+
+
+def asynchronous(dashboard: Dashboard) -> Dashboard:
+    """How evenly workers train through a parameter server."""
+    return (
+        dashboard.with_row(Row("Asynchronous training"))
+        .with_panel(
+            graph(
+                "Updates",
+                "Those that the parameter server applied, by worker. Equal is the aim.",
+                "suffix: updates/s",
+                (UPDATES, "{{peer}}"),
+            ).no_value(NO_SERVER)
+        )
+        .with_panel(
+            graph(
+                "Staleness",
+                "By how many updates of others the model had changed since a worker took it, in the mean.",
+                "suffix: versions",
+                (STALENESS, "{{peer}}"),
+            ).no_value(NO_SERVER)
         )
     )
 
@@ -355,7 +382,7 @@ def phases(dashboard: Dashboard) -> Dashboard:
 
 def fill(dashboard: Dashboard) -> Dashboard:
     """The dashboard with its rows, and with events marked in all graphs."""
-    for add in (overview, balance, training, phases, scaling_and_cost, resources):
+    for add in (overview, balance, training, asynchronous, phases, scaling_and_cost, resources):
         dashboard = add(dashboard)
     return (
         dashboard.annotation(Events("Plan changes", PLAN_CHANGED, "new plan", BLUE))

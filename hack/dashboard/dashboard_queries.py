@@ -100,6 +100,17 @@ WAITING = f"{rate(workers.WAIT_SECONDS)} / {STEP_SECONDS}"
 REPEATED = f"max(increase({workers.STEPS_REPLAYED.series}{SELECTOR}[5m])) * {job(table.JOB_GLOBAL_BATCH_SIZE)}"
 """Members replay a broken step together, so that one that has replayed most speaks for all."""
 
+
+def _of_peers(name: str) -> str:
+    """How fast what a parameter server counts of each of its workers grows per second."""
+    return f"sum by (peer) (rate({name}{SELECTOR}[$__rate_interval]))"
+
+
+UPDATES = _of_peers(workers.SERVER_UPDATES.series)
+STALENESS = (
+    f"{_of_peers(f'{workers.SERVER_STALENESS.name}_sum')} / {_of_peers(f'{workers.SERVER_STALENESS.name}_count')}"
+)
+
 MEMORY_SHARE = f"{worker(workers.MEMORY_PEAK_BYTES)} / {worker(workers.MEMORY_LIMIT_BYTES)}"
 
 PLAN_CHANGED = f"max(changes({table.JOB_PLAN_VERSION.series}{SELECTOR}[$__rate_interval]))"

@@ -15,6 +15,7 @@ from e2e.history import History
 from e2e.manifests import digits_evaluated, group, job
 from e2e.prometheus import Prometheus
 from e2e.waiting import wait_for
+from heterotrain import worker_metrics
 from heterotrain_operator.metrics import table
 from unit.metrics.promql import queries, with_values
 
@@ -23,7 +24,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 AWAY_SECONDS = 60.0
 DASHBOARDS = sorted((CHART / "files" / "dashboards").iterdir())
 
-NOT_HERE = (table.JOB_STRAGGLER_SLOWDOWN.series, table.JOB_SCALING_THROUGHPUT.series)
+NOT_HERE = (
+    table.JOB_STRAGGLER_SLOWDOWN.series,
+    table.JOB_SCALING_THROUGHPUT.series,
+    worker_metrics.SERVER_UPDATES.series,
+    worker_metrics.SERVER_STALENESS.name,
+)
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +82,9 @@ def test_every_query_of_the_dashboards_finds_series(apply: Apply, prometheus: Pr
         for path in DASHBOARDS
         for query in queries(json.loads(path.read_text(encoding="utf-8")))
     }
-    # A straggler has a series as long as its verdict stands, and scaling measures only where a job asks for it. Events
-    # pass, and whether an alert fires also depends on the jobs of other tests.
+    # A straggler has a series as long as its verdict stands, and scaling measures only where a job asks for it, and
+    # only asynchronous jobs have a parameter server. Events pass, and whether an alert fires also depends on the jobs
+    # of other tests.
     absent = {name for name, query in every.items() if any(series in query for series in NOT_HERE)}
     passing = {name for name, query in every.items() if "> bool 0" in query or query.startswith("count by (alertname")}
     expected = every.keys() - absent - passing
@@ -88,7 +95,9 @@ def test_every_query_of_the_dashboards_finds_series(apply: Apply, prometheus: Pr
 
     # Rates need some scrapes of everything they are made of.
     wait_for(lambda: not unanswered(), 60, lambda: f"series for {', '.join(unanswered())}", every=3)
-    assert not any(prometheus.query(every[name]) for name in absent), "nobody is slow by fault, and nothing is scaled"
+    assert not any(prometheus.query(every[name]) for name in absent), (
+        "nobody is slow by fault, nothing is scaled, no server"
+    )
     (evaluated,) = shown.status["evaluation"]["metrics"]
     assert evaluated["name"] == "accuracy"
     assert 0 < evaluated["value"] <= 1

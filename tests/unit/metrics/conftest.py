@@ -16,6 +16,7 @@ from heterotrain.reporting.cpu_use import CpuMeter, CpuUse
 from heterotrain.reporting.metrics import VersionCounters
 from heterotrain.reporting.metrics import WorkerMetrics as Exporter
 from heterotrain.reporting.peak import Peak
+from heterotrain.reporting.server_metrics import ServerMetrics
 from heterotrain_operator.core.model import (
     Condition,
     Decision,
@@ -93,7 +94,7 @@ def operator() -> OperatorMetrics:
 
 @pytest.fixture
 def collected(operator: OperatorMetrics, monkeypatch: pytest.MonkeyPatch) -> list[Family]:
-    """All metrics there are, of a worker with cgroups and a loss, and of the operator."""
+    """All metrics there are, of a worker with cgroups and a loss, a parameter server and the operator."""
     monkeypatch.setattr(resources, "cpu_throttled_seconds", lambda: 1.0)
     monkeypatch.setattr(CpuMeter, "read", lambda _: CpuUse(8.0, 6.0, 1.0, 0.5, 0.75, 1.5))
     monkeypatch.setattr(resources, "cpu_limit_cores", lambda: 0.5)
@@ -107,7 +108,12 @@ def collected(operator: OperatorMetrics, monkeypatch: pytest.MonkeyPatch) -> lis
     exporter.state.checkpoint = (100, 0.5)
     exporter.state.warm_up = {64: 0.5}
     exporter.memory.peak = Peak(memory_bytes=700e6, batch_size=48)
-    return [*exporter.collect(), *operator.registry.collect()]
+    server = ServerMetrics("digits", "digits-server-0")
+    server.applied("digits-cpu-0", 2)
+    server.discarded("digits-cpu-0", "late")
+    server.waited("digits-cpu-0", 0.5)
+    server.refused("silent")
+    return [*exporter.collect(), *server.collect(), *operator.registry.collect()]
 
 
 @pytest.fixture

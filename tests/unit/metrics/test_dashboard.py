@@ -45,10 +45,11 @@ def test_queries_of_a_dashboard_name_only_what_is_exported(dashboard: dict[str, 
     assert {expression: found for expression, found in wrong.items() if found} == {}
 
 
-def test_page_of_a_job_shows_what_is_learnt_and_what_scaling_measures() -> None:
+def test_page_of_a_job_shows_what_is_learnt_what_scaling_measures_and_how_even_updates_are() -> None:
     shown = set().union(*(names_in(with_values(query.expression, VALUES)) for query in queries(ONE_JOB)))
     learnt = (worker_metrics.LOSS, table.JOB_EVALUATION, worker_metrics.OWN_SECONDS, table.JOB_SCALING_THROUGHPUT)
-    assert {metric.series for metric in learnt} <= shown
+    of_servers = {worker_metrics.SERVER_UPDATES.series, f"{worker_metrics.SERVER_STALENESS.name}_sum"}
+    assert {metric.series for metric in learnt} | of_servers <= shown
 
 
 def test_job_can_be_chosen_whose_workers_never_started_and_one_that_no_operator_steers() -> None:

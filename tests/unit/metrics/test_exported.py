@@ -131,7 +131,7 @@ def test_figure_that_cannot_be_exported_hides_nobody_elses(operator: OperatorMet
     assert f'{table.JOB_STEP.series}{{namespace="rival",training_job="digits"}} 121.0' in text
 
 
-TABLES = (worker_metrics.WORKERS, table.JOBS, table.OPERATOR)
+TABLES = (worker_metrics.WORKERS, worker_metrics.SERVER, table.JOBS, table.OPERATOR)
 ROWS = [row for rows in TABLES for row in rows]
 REPOSITORY = Path(__file__).parents[3]
 

@@ -39,7 +39,7 @@ FOLDED_FROM = 12
 GLOSSARY = {
     "own time": "What a worker's step takes without waiting for others: reading its samples, forward and backward.",
     "waiting": "The share of a step in which a worker has done its part and waits: first for slower workers, which a "
-    "better split spares, then for the all-reduce, which no split spares.",
+    "better split spares, then for the exchange with the others, which no split spares.",
     "wait": "Seconds of a step in which a worker has done its part and waits for the others.",
     "all-reduce": "The exchange in which the workers add up their gradients at the end of a step.",
     "iteration": "One step of the whole job, from one commit to the next; here the median since the last adjustment.",

@@ -232,7 +232,8 @@ def _policy(policy: str, result: SimulationResult) -> Section:
     if hidden > 0:
         parts.append(Sentence(f"The first {DRAWN_WORKERS} workers; {hidden:,} more are not drawn."))
     history, names = history_of(policy, result), result.workers[:DRAWN_WORKERS]
-    parts.append(batches_and_times(history, names))
+    if history.steps:
+        parts.append(batches_and_times(history, names))
     if result.sizes:
         prices = {group.name: group.price_per_hour for group in result.scenario.job.groups}
         parts.append(throughput_by_size(result.sizes, prices))

@@ -192,7 +192,7 @@ def _trial(result: TrialResult, summary: Summary, names: Sequence[str], prices: 
     history = result.history
     found = next(each for each in summary.trials if (each.policy, each.round) == (history.policy, history.round))
     joined = sorted({name for step in history.steps for name in step.records} - {*names})
-    parts: list[Part] = [batches_and_times(history, (*names, *joined))]
+    parts: list[Part] = [batches_and_times(history, (*names, *joined))] if history.steps else []
     if history.sizes:
         parts.append(throughput_by_size(history.sizes, prices))
     if found.evaluations:

@@ -129,7 +129,9 @@ class SimulationResult:
 
     @property
     def interval_ratios(self) -> Floats:
-        """The realised time over the oracle's, by control interval."""
+        """The realised time over the oracle's, by control interval; empty where there is no oracle."""
+        if math.isnan(self.ratio):
+            return np.empty(0)
         interval = self.scenario.job.interval
         whole = self.steps // interval
         shape = whole, interval
