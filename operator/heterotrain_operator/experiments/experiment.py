@@ -168,7 +168,6 @@ def summary_of(
         of_script=of_script,
         dry_run=core.dry_run,
         reason="" if own is None else own.reason,
-        asynchronous=core.server is not None,
     )
     return summarize(
         core.name,

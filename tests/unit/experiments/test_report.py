@@ -14,6 +14,7 @@ from browser import Browser
 from heterotrain.contract import EvaluationRecord, StepRecord
 from heterotrain_operator.core.model import Event
 from heterotrain_operator.experiments.figures.history import FaultRecord, TrialHistory
+from heterotrain_operator.experiments.figures.series import align
 from heterotrain_operator.experiments.figures.summary import summarize
 from heterotrain_operator.experiments.provenance import provenance_of
 from heterotrain_operator.experiments.report import kept
@@ -21,7 +22,7 @@ from heterotrain_operator.experiments.report.plots import batches_and_times
 from heterotrain_operator.experiments.report.trials import Course
 from heterotrain_operator.experiments.trials.observer import Entry
 from heterotrain_operator.experiments.trials.trial import Trial, TrialResult
-from unit.experiments.histories import BEGAN, FAST, SLOW, history, joined, trial
+from unit.experiments.histories import BEGAN, FAST, SLOW, history, joined, record, trial
 
 MANIFEST = "kind: HeteroTrainingJob # <script>&\n"
 
@@ -200,6 +201,25 @@ def test_trial_that_never_trained_can_be_reported(tmp_path: Path):
     trials = (TrialResult(Trial("Optimal", 1), failed, (), {}),)
     kept.draw(tmp_path, summary, Course(trials, (), (FAST, SLOW), MANIFEST))
     assert (tmp_path / "report.html").exists()
+
+
+def test_page_of_an_asynchronous_job_counts_each_update_and_speaks_of_no_all_reduce(tmp_path: Path):
+    records = [
+        (name, record(number, BEGAN + number, batch, own=0.5, wait=0.1, version=1 + (number > 20)))
+        for number in range(1, 41)
+        for name, batch in ((FAST, 32 if number <= 20 else 48), (SLOW, 32 if number <= 20 else 16))
+    ]
+    series = {name: tuple(each for of, each in records if of == name) for name in (FAST, SLOW)}
+    history = replace(trial("Optimal", align(series, together=False), adjustments=1), asynchronous=True)
+    summary = summarize("job", (history,), (FAST, SLOW), bounds={})
+    course = Course((TrialResult(Trial("Optimal", 1), history, (), series),), (), (FAST, SLOW), MANIFEST)
+    kept.keep(tmp_path, summary, course)
+    text = kept.draw(tmp_path, summary, course).read_text("utf-8")
+    assert "all-reduce" not in text
+    assert "Before: batches 32 / 32, and an update every 600 ms from the fastest worker" in text
+    assert "After: batches 48 / 16" in text
+    assert (summary.trials[0].steps, summary.trials[0].global_batch) == (80, 64)
+    assert kept.draw(tmp_path, *kept.read_course(tmp_path)).read_text("utf-8") == text
 
 
 def test_faults_are_in_the_summary_and_in_the_pictures():

@@ -15,6 +15,7 @@ from heterotrain_operator.experiments.figures.series import (
     read_series,
 )
 from heterotrain_operator.experiments.figures.steps import (
+    adjustments,
     balanced,
     iteration_seconds,
     seconds_to_metric,
@@ -54,10 +55,12 @@ def test_step_is_that_of_those_who_did_it_last_and_its_loss_the_sum_of_their_sha
     assert [(step.seconds, step.loss) for step in align({FAST: fast, SLOW: slow})] == committed
 
 
-def test_steps_that_workers_take_alone_count_under_whatever_plan() -> None:
-    fast, slow = [record(1, 1.0, version=1), record(3, 3.0, version=2)], [record(2, 2.0, version=2), record(4, 4.0)]
-    assert [step.number for step in align({FAST: fast, SLOW: slow}, together=False)] == [1, 2, 3, 4]
-    assert [step.number for step in align({FAST: fast, SLOW: slow})] == [1, 2, 3]
+def test_steps_that_workers_take_alone_count_each_under_whatever_plan_and_number() -> None:
+    fast = [record(1, 1.0, 30, version=1), record(3, 3.0, 40, version=2)]
+    slow = [record(2, 2.0, 30, version=2), record(3, 2.5, 30, version=1), record(4, 4.0, 20)]
+    alone = align({FAST: fast, SLOW: slow}, together=False)
+    assert [(step.number, *step.records) for step in alone] == [(1, FAST), (2, SLOW), (3, SLOW), (4, FAST), (5, SLOW)]
+    assert adjustments(alone) == [3, 4]
 
 
 def test_records_and_evaluations_are_read_from_one_file_and_torn_lines_are_passed_over(tmp_path: Path) -> None:

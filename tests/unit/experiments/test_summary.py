@@ -82,9 +82,12 @@ def test_worker_in_numbers():
 UNLIKE = {FAST: 1.0, SLOW: 0.5}
 
 
-def verdict(steps: tuple[Step, ...], policy: str = "Optimal", *, adjustments: int = 0, **circumstances: Any) -> str:
+def verdict(
+    steps: tuple[Step, ...], policy: str = "Optimal", *, adjustments: int = 0, alone: bool = False, **circumstances: Any
+) -> str:
     found = Circumstances(**{"limits": UNLIKE, "machine_cores": 2, "interval": 10, "of_script": True} | circumstances)
-    return verdict_on(summarize_trial(trial(policy, steps, adjustments=adjustments), NAMES, ()), steps, found)
+    history = replace(trial(policy, steps, adjustments=adjustments), asynchronous=alone)
+    return verdict_on(summarize_trial(history, NAMES, ()), steps, found)
 
 
 SHORT = joined(history(78, (32, 32), (0.002, 0.005), allreduce=0.001))
@@ -98,8 +101,8 @@ LONG = joined(history(78, (32, 32), (0.4, 0.5), allreduce=0.1))
     ("said", "words"),
     [
         (verdict(SHORT), "stayed at 32 / 32: only 78 steps of 6 ms, too short to measure; try --steps 2600."),
-        (verdict(TALKING, asynchronous=True), "70% of an update is pull and push, which batches cannot shorten"),
-        (verdict(ALIKE, asynchronous=True, adjustments=1), "Batches moved to 32 / 32; own times are within 4%"),
+        (verdict(TALKING, alone=True), "70% of an update is pull and push, which batches cannot shorten"),
+        (verdict(ALIKE, alone=True, adjustments=1), "Batches moved to 32 / 32; own times are within 4%"),
         (verdict(SHORT, of_script=False), "try spec.training.steps: 2600."),
         (verdict(SHORT[:9]), "only 9 of 9 steps could be measured, too few; try --steps 2600"),
         (verdict(TALKING), "70% of a step is all-reduce, which batches cannot shorten; a larger global batch"),

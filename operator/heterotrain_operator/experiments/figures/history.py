@@ -68,7 +68,8 @@ class TrialHistory:
 
     `adjustments` is the number of plans that changed a batch; `message` says how the trial ended. `level` is the set of
     CPU limits that it began with, `changes` are those after. `faults` are those that users put on workers. `sizes` are
-    what scaling has measured. `cost` is that of all pods, None if a group has no price.
+    what scaling has measured. `cost` is that of all pods, None if a group has no price. In an `asynchronous` job each
+    step is a worker's update.
     """
 
     policy: str
@@ -84,6 +85,7 @@ class TrialHistory:
     faults: tuple[FaultRecord, ...] = ()
     sizes: tuple[SizePoint, ...] = ()
     cost: float | None = None
+    asynchronous: bool = False
 
     @property
     def title(self) -> str:

@@ -15,6 +15,7 @@ from heterotrain_operator.experiments.figures.ceiling import Ceilings, ceilings_
 from heterotrain_operator.experiments.figures.history import LimitChange
 from heterotrain_operator.experiments.figures.steps import (
     Step,
+    adjustments,
     iteration_seconds,
     samples_per_second,
     since_last_adjustment,
@@ -93,7 +94,7 @@ def summarize_phase(phase: Phase, levels: Sequence[Ceilings]) -> PhaseSummary:
         steps=len(steps),
         seconds=steps[-1].seconds - steps[0].seconds if steps else 0.0,
         samples_per_second=samples_per_second(steps),
-        adjustments=sum(one.batches != other.batches for one, other in pairwise(steps)),
+        adjustments=len(adjustments(steps)),
         iteration_seconds=iteration,
         ceiling_seconds=ceiling.iteration_seconds if ceiling else None,
         ceiling_fraction=ceiling.iteration_seconds / iteration if ceiling and iteration else None,

@@ -65,20 +65,27 @@ def last_evaluations(records: Iterable[EvaluationRecord]) -> tuple[EvaluationRec
 
 def align(series: Mapping[str, Sequence[StepRecord]], *, together: bool = True) -> tuple[Step, ...]:
     """The job's history in the order of steps, from every worker's records. Where workers do not take their steps
-    `together`, they go over to plans one after the other.
+    `together`, each record is a step of its own: a worker that had to wait knows a later number than its update's.
 
     The first worker in `series` is the leader: a step is committed at the time it says (the latest that any
     worker says, where the leader's own record is missing). What a worker did that is not there any more is void where
     the others did it again.
     """
     accounts = {name: last_records(records) for name, records in series.items()}
+    if not together:
+        alone = sorted((r.step, r.time, name) for name, account in accounts.items() for r in account.values())
+        begin = alone[0][0] if alone else 0
+        return tuple(
+            Step(number, time, {name: accounts[name][step]})
+            for number, (step, time, name) in enumerate(alone, start=begin)
+        )
     leader = next(iter(accounts), "")
     steps: list[Step] = []
     newest = 0
     for number in sorted(set().union(*accounts.values())):
         records = _valid({name: account[number] for name, account in accounts.items() if number in account})
         version = max(record.version for record in records.values())
-        if together and version < newest:
+        if version < newest:
             continue  # versions only grow, so all who did this step have ended, and nobody did it again
         newest = version
         seconds = records[leader].time if leader in records else max(record.time for record in records.values())

@@ -80,17 +80,19 @@ def iteration_seconds(steps: Sequence[Step]) -> tuple[float, ...]:
 
 def since_last_adjustment(steps: Sequence[Step]) -> Sequence[Step]:
     """The steps at the end that were all trained with the same batches."""
-    for index in range(len(steps) - 1, 0, -1):
-        if adjusted(steps[index - 1], steps[index]):
-            return steps[index:]
-    return steps
+    return steps[adjustments(steps)[-1] :] if adjustments(steps) else steps
 
 
-def adjusted(before: Step, after: Step) -> bool:
-    """Whether the batches changed from one step to the next."""
-    # Only workers that both steps know: a killed worker's last record may be missing, which changes nothing.
-    known = before.records.keys() & after.records.keys()
-    return any(before.records[name].batch != after.records[name].batch for name in known)
+def adjustments(steps: Sequence[Step]) -> list[int]:
+    """The places of steps that a worker took with another batch than its step before."""
+    # Not every step has every worker: a killed one's last record may be missing, and some take steps of their own.
+    batches: dict[str, int] = {}
+    found = []
+    for index, step in enumerate(steps):
+        if any(batches.get(name, batch) != batch for name, batch in step.batches.items()):
+            found.append(index)
+        batches |= step.batches
+    return found
 
 
 def balanced(steps: Iterable[Step]) -> tuple[Step, ...]:

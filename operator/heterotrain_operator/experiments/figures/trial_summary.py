@@ -16,7 +16,7 @@ from heterotrain_operator.experiments.figures.phases import PhaseSummary
 from heterotrain_operator.experiments.figures.series import last_evaluations
 from heterotrain_operator.experiments.figures.steps import (
     Step,
-    adjusted,
+    adjustments,
     mean_loss,
     samples_per_second,
     seconds_to_metric,
@@ -84,7 +84,7 @@ class TrialSummary:
     Where CPU limits changed, `phases` are the parts in between, and what holds "since the last adjustment" holds since
     the last change of either; `measured_steps` are those of that time that are fit for measuring. `faults` are those
     that users put on workers. `cost` is that of all pods, None if a group has no price. `sizes` are what scaling has
-    measured.
+    measured. Steps of an `asynchronous` job are updates.
     """
 
     policy: str
@@ -114,6 +114,7 @@ class TrialSummary:
     measured_steps: int = 0
     cost: float | None = None
     sizes: tuple[SizePoint, ...] = ()
+    asynchronous: bool = False
 
     @property
     def measured(self) -> Mapping[str, float]:
@@ -174,6 +175,8 @@ def summarize_trial(
     last = next((part for part in reversed(parts) if part.steps), parts[0])
     recent, settled = phases.summarize_phase(last, ceilings), since_last_adjustment(last.steps)
     fraction_all = phases.fraction_of(parts, ceilings)
+    workers = tuple(_worker(name, steps, settled) for name in names)
+    batches = steps[-1].batches.values() if steps else ()
     by_phase = tuple(phases.summarize_phase(part, ceilings) for part in parts) if trial.changes else ()
     return TrialSummary(
         policy=trial.policy,
@@ -190,12 +193,12 @@ def summarize_trial(
         restarts=trial.restarts,
         settled_at_step=settled[0].number if settled else None,
         iteration_seconds=recent.iteration_seconds,
-        global_batch=sum(steps[-1].batches.values()) if steps else 0,
+        global_batch=sum((worker.batch for worker in workers) if trial.asynchronous else batches),
         ceiling_seconds=recent.ceiling_seconds,
         ceiling_fraction=recent.ceiling_fraction,
         ceiling_fraction_all=fraction_all,
         fault=_fault(trial, (recent.ceiling_fraction, fraction_all), by_phase),
-        worker=tuple(_worker(name, steps, settled) for name in names),
+        worker=workers,
         changes=trial.changes,
         phases=by_phase,
         evaluations=_evaluations(trial),
@@ -203,6 +206,7 @@ def summarize_trial(
         measured_steps=sum(not step.marked for step in settled),
         cost=trial.cost,
         sizes=trial.sizes,
+        asynchronous=trial.asynchronous,
     )
 
 
@@ -211,7 +215,7 @@ def before_and_after(trial: TrialHistory, names: Sequence[str]) -> dict[str, tup
     `all steps`. What was not measured is left out.
     """
     steps = trial.steps
-    moves = [i for i in range(1, len(steps)) if adjusted(steps[i - 1], steps[i])]
+    moves = adjustments(steps)
     parts = {"before": steps[: moves[0]], "after": steps[moves[-1] :]} if moves else {"all steps": steps}
     return {
         label: tuple(_worker(name, part, part) for name in names)

@@ -41,8 +41,8 @@ STILL_WAITING = 0.15
 @dataclass(frozen=True, slots=True)
 class Circumstances:
     """What a run was asked for: limits by worker in cores, the cores of this machine, steps of a control interval,
-    whether it is a script's job, whose command line says how long it is, whether plans were only thought up, the
-    reason of the last decision while it trained, and whether each worker took steps of its own.
+    whether it is a script's job, whose command line says how long it is, whether plans were only thought up, and
+    the reason of the last decision while it trained.
     """
 
     limits: Limits
@@ -51,7 +51,6 @@ class Circumstances:
     of_script: bool = False
     dry_run: bool = False
     reason: str = ""
-    asynchronous: bool = False
 
 
 def verdict_on(trial: TrialSummary, steps: Sequence[Step], found: Circumstances) -> str:
@@ -68,9 +67,9 @@ def verdict_on(trial: TrialSummary, steps: Sequence[Step], found: Circumstances)
 
 
 def _moved(trial: TrialSummary, steps: Sequence[Step], workers: Sequence[WorkerSummary], found: Circumstances) -> str:
-    first = "" if found.asynchronous else f"from {wording.batches(steps[0].batches.values())} "
+    first = "" if trial.asynchronous else f"from {wording.batches(steps[0].batches.values())} "
     last = wording.batches(worker.batch for worker in workers)
-    begun = [] if found.asynchronous else [step for step in steps if step.batches == steps[0].batches]
+    begun = [] if trial.asynchronous else [step for step in steps if step.batches == steps[0].batches]
     before, after = iteration_seconds(begun), trial.iteration_seconds
     took = f"a step took {wording.seconds(median(before))} before and {wording.seconds(after)} after" if before else ""
     waits = max((worker.peer_share or 0.0 for worker in workers), default=0.0)
@@ -141,7 +140,7 @@ def _talking(share: float, trial: TrialSummary, found: Circumstances) -> str:
     larger = 4 * trial.global_batch
     option = f"--global-batch {larger}" if found.of_script else f"spec.training.globalBatchSize: {larger}"
     what = f"{wording.percent(share)} of a step is all-reduce, which batches cannot shorten"
-    if found.asynchronous:
+    if trial.asynchronous:
         what = f"{wording.percent(share)} of an update is pull and push, which batches cannot shorten"
     return f"{what}; a larger global batch ({option}) or fewer workers would help"
 

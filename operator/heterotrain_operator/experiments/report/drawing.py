@@ -226,27 +226,29 @@ BAR, GAP, HEAD = 15, 4, 18
 BATCH_AT, BATCH_WIDTH, STEP_AT, STEP_WIDTH = 18.0, 17.0, 46.0, 38.0
 """Where the columns of batches and of steps begin, and how wide they are, in percent; words follow the bars."""
 
-PEERS, ALLREDUCE = "waits for slower workers", "all-reduce"
+PEERS, EXCHANGE, SERVER = "waits for slower workers", "all-reduce", "waits for the server"
+KINDS = (("own", "computes"), ("peers", PEERS), ("exchange", EXCHANGE))
 
 
 def before_after(picture: BeforeAfter) -> str:
     """For each worker its batch and a mean step, one bar below the other for each set of batches."""
     every = [step for workers in picture.sets.values() for step in workers.values()]
-    scale = WorkerStep(max(step.batch for step in every), max(step.seconds for step in every), 0.0, 0.0)
+    scale = WorkerStep(max(step.batch for step in every) or 1, max(step.seconds for step in every) or 1.0, 0.0, 0.0)
     names = list(dict.fromkeys(name for workers in picture.sets.values() for name in workers))
     parts, top = [], 0
+    kinds = (("own", "computes"), ("exchange", SERVER)) if picture.alone else KINDS
     for index, name in enumerate(names):
         parts.append(f'<text class="row" y="{top + 12}">{escape(name)}</text>')
         top += HEAD
         for label, workers in picture.sets.items():
             if name in workers:
                 parts.append(f'<g transform="translate(0 {top})" style="fill:var(--worker-{index % 7})">')
-                parts += [*_bars(label, workers[name], scale), "</g>"]
+                parts += [*_bars(label, workers[name], scale, kinds), "</g>"]
                 top += BAR + GAP
         top += GAP
     keys = "".join(
         f'<span><svg class="key" aria-hidden="true"><rect class="{kind}" width="22" height="11"/></svg>{words}</span>'
-        for kind, words in (("own", "computes"), ("peers", PEERS), ("allreduce", ALLREDUCE))
+        for kind, words in kinds
     )
     return (
         f'<figure class="balance"><figcaption>{escape(picture.title)}</figcaption>'
@@ -258,21 +260,20 @@ def before_after(picture: BeforeAfter) -> str:
     )
 
 
-def _bars(label: str, step: WorkerStep, scale: WorkerStep) -> Iterator[str]:
+def _bars(label: str, step: WorkerStep, scale: WorkerStep, kinds: Sequence[tuple[str, str]]) -> Iterator[str]:
     yield f'<text class="faint" y="12">{escape(label)}</text>'
     wide = BATCH_WIDTH * step.batch / scale.batch
     yield _bar("own", BATCH_AT, wide, f"{label}: {step.batch} samples")
     yield f'<text x="{BATCH_AT + wide:.2f}%" dx="4" y="12">{step.batch}</text>'
     left = STEP_AT
-    for kind, seconds, words in (
-        ("own", step.own_seconds, "computes"),
-        ("peers", step.peers_seconds, PEERS),
-        ("allreduce", step.allreduce_seconds, ALLREDUCE),
-    ):
+    lasted = {"own": step.own_seconds, "peers": step.peers_seconds, "exchange": step.exchange_seconds}
+    for kind, words in kinds:
+        seconds = lasted[kind]
         wide = STEP_WIDTH * seconds / scale.seconds
         yield _bar(kind, left, wide, f"{label}: {words} {wording.seconds(seconds)}")
         left += wide
-    yield f'<text x="{left:.2f}%" dx="4" y="12">waits {wording.percent(step.waiting)}</text>'
+    waits = lasted[kinds[1][0]] / (step.seconds or 1.0)
+    yield f'<text x="{left:.2f}%" dx="4" y="12">waits {wording.percent(waits)}</text>'
 
 
 def _bar(kind: str, left: float, width: float, words: str) -> str:

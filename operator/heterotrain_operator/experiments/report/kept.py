@@ -89,7 +89,7 @@ def read_course(folder: Path) -> tuple[Summary, Course]:
         history = TrialHistory(
             policy=found.policy,
             round=found.round,
-            steps=align(_read_series(folder / f"{trial.slug}{SERIES}")),
+            steps=align(_read_series(folder / f"{trial.slug}{SERIES}"), together=not found.asynchronous),
             adjustments=found.adjustments,
             phase=found.phase,
             message=found.message,
@@ -98,6 +98,7 @@ def read_course(folder: Path) -> tuple[Summary, Course]:
             faults=found.faults,
             sizes=found.sizes,
             cost=found.cost,
+            asynchronous=found.asynchronous,
         )
         results.append(TrialResult(trial, history, decisions[trial.slug], {}))
     names = tuple(worker.name for worker in summary.trials[0].worker) if summary.trials else ()

@@ -10,7 +10,7 @@ from heterotrain_operator.core.model import SizePoint
 from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.figures.ceiling import Profile
 from heterotrain_operator.experiments.figures.history import FaultRecord, TrialHistory
-from heterotrain_operator.experiments.figures.steps import adjusted
+from heterotrain_operator.experiments.figures.steps import adjustments
 from heterotrain_operator.experiments.report.value import Line, Mark, Panel, Plot, Span
 
 COLOURS = tuple(f"var(--worker-{index})" for index in range(7))
@@ -126,7 +126,7 @@ def timeline(trial: TrialHistory, names: Sequence[str]) -> Plot | None:
     a step.
     """
     steps = trial.steps
-    moved = next((i for i in range(1, len(steps)) if adjusted(steps[i - 1], steps[i])), 0)
+    moved = next(iter(adjustments(steps)), 0)
     first = max(moved - TIMELINE_STEPS // 2, 0)
     shown = steps[first : first + TIMELINE_STEPS]
     if not shown:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from heterotrain_operator.experiments.figures.history import TrialHistory
-from heterotrain_operator.experiments.figures.steps import adjusted
 
 NAME = "trace.json"
 
@@ -35,13 +34,12 @@ def _events(trial: TrialHistory, process: int) -> Iterator[dict[str, Any]]:
         yield {"ph": "M", "pid": process, "tid": rank, "name": "thread_name", "args": {"name": name}}
     first = trial.steps[0].records.values() if trial.steps else ()
     began = min((each.time - each.own - each.wait for each in first), default=0.0)
-    before = None
+    batches: dict[str, int] = {}
     for step in trial.steps:
-        batches = step.batches
-        if before is None or adjusted(before, step):
+        if any(batches.get(name) != batch for name, batch in step.batches.items()):
             at = min(each.time - each.own - each.wait for each in step.records.values())
-            yield {"ph": "C", "pid": process, "name": "batch", "ts": round(1e6 * (at - began)), "args": batches}
-        before = step
+            yield {"ph": "C", "pid": process, "name": "batch", "ts": round(1e6 * (at - began)), "args": step.batches}
+        batches |= step.batches
         for name, record in step.records.items():
             done = record.time - record.wait
             about = {"step": step.number, "samples": record.samples, "plan": record.version, "mark": record.mark}

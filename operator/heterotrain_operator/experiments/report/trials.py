@@ -97,7 +97,7 @@ def balancing(trial: TrialHistory, names: Sequence[str]) -> tuple[Part, ...]:
     }
     parts: list[Part] = []
     if sets and all(sets.values()):
-        parts.append(BeforeAfter("Batches and waiting of each worker", _moved(sets), sets))
+        parts.append(BeforeAfter("Batches and waiting of each worker", _moved(sets, trial), sets, trial.asynchronous))
     if (picture := timeline(trial, names)) is not None:
         parts += [picture, Sentence(TRACE, Tone.FAINT, detail=True)]
     return tuple(parts)
@@ -121,8 +121,15 @@ def _mean_step(worker: WorkerSummary) -> WorkerStep | None:
     return WorkerStep(worker.batch, own, max(wait - communication, 0.0), communication)
 
 
-def _moved(sets: Mapping[str, Mapping[str, WorkerStep]]) -> str:
+def _moved(sets: Mapping[str, Mapping[str, WorkerStep]], trial: TrialHistory) -> str:
     """What the picture of before and after shows, in sentences."""
+    if trial.asynchronous:
+        return " ".join(
+            f"{label.capitalize()}: batches {wording.batches(step.batch for step in workers.values())}, and an update "
+            f"every {wording.seconds(min(step.seconds for step in workers.values()))} from the fastest worker, every "
+            f"{wording.seconds(max(step.seconds for step in workers.values()))} from the slowest."
+            for label, workers in sets.items()
+        )
     return " ".join(
         f"{label.capitalize()}: batches {wording.batches(step.batch for step in workers.values())}, a step of "
         f"{wording.seconds(max(step.seconds for step in workers.values()))}, and the worker that waits most for slower "
@@ -132,8 +139,10 @@ def _moved(sets: Mapping[str, Mapping[str, WorkerStep]]) -> str:
 
 
 def _loss_apart(trials: Sequence[TrialHistory]) -> str:
-    """How far the losses of compared trials are apart at the same steps; empty for a single trial."""
-    if len(trials) < 2:
+    """How far the losses of compared trials are apart at the same steps; empty for a single trial, and where steps are
+    updates, which are of other samples in each trial.
+    """
+    if len(trials) < 2 or any(trial.asynchronous for trial in trials):
         return ""
     by_step = [{step.number: step.loss for step in trial.steps if step.loss is not None} for trial in trials]
     together = sorted(set(by_step[0]).intersection(*by_step[1:]))
@@ -167,11 +176,12 @@ def _overview(summary: Summary) -> list[Section]:
         "Iteration: median since the last adjustment of the batches. Samples per second: over the whole trial. "
         "Workers: means since the last adjustment."
     )
+    waiting = WAITING_ALONE if any(trial.asynchronous for trial in summary.trials) else WAITING
     trials: list[Part] = [Sentence(what, Tone.FAINT, detail=True), _trials_table(summary, detail=untrained)]
     sections = [
         Section("Trials", tuple(trials)),
         Section(
-            "Workers", (_workers_table(summary, detail=untrained), Sentence(WAITING, Tone.FAINT, detail=untrained))
+            "Workers", (_workers_table(summary, detail=untrained), Sentence(waiting, Tone.FAINT, detail=untrained))
         ),
     ]
     if any(trial.phases for trial in summary.trials):
@@ -263,25 +273,31 @@ WORKER_COLUMNS = (
     Column("samples", lambda row: row[1].samples, "{:,}".format, detail=True),
     Column("own time", lambda row: row[1].settled_own_seconds, wording.seconds, rank=1),
     Column("wait", lambda row: row[1].settled_wait_seconds, wording.seconds, detail=True),
-    Column("waiting", lambda row: _waits(row[1]), rank=2),
+    Column("waiting", lambda row: _waits(row[1], alone=row[2]), rank=2),
 )
-"""Of a trial's name and one of its workers; own times and waiting are means since the last adjustment."""
+"""Of a trial's name, one of its workers, and whether it trains alone; own times and waiting are means since the last
+adjustment."""
 
 WAITING = (
     "Waiting: shares of a step that a worker waits for slower ones, and then for the all-reduce, which no split spares."
 )
+WAITING_ALONE = "Waiting: the share of an update that a worker waits for the server."
 
 
-def _waits(worker: WorkerSummary) -> str | None:
+def _waits(worker: WorkerSummary, *, alone: bool) -> str | None:
     """What it waits for its peers and for communication."""
     if worker.peer_share is None or worker.communication_share is None:
         return None
+    if alone:
+        return wording.percent(worker.peer_share + worker.communication_share)
     return f"{worker.peer_share:.0%} + {worker.communication_share:.0%}"
 
 
 def _workers_table(summary: Summary, *, detail: bool) -> Table:
     """One row per trial and worker."""
-    rows = tuple((title(trial, summary), worker) for trial in summary.trials for worker in trial.worker)
+    rows = tuple(
+        (title(trial, summary), worker, trial.asynchronous) for trial in summary.trials for worker in trial.worker
+    )
     return Table(WORKER_COLUMNS, rows, beside=True, detail=detail)
 
 

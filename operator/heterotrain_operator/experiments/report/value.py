@@ -186,18 +186,18 @@ class Plot:
 @dataclass(frozen=True, slots=True)
 class WorkerStep:
     """A mean step of one worker: its batch in samples; own seconds, and those of waiting for peers and of the
-    all-reduce.
+    exchange with them, an all-reduce, or with a server.
     """
 
     batch: int
     own_seconds: float
     peers_seconds: float
-    allreduce_seconds: float
+    exchange_seconds: float
 
     @property
     def seconds(self) -> float:
         """All of it."""
-        return self.own_seconds + self.peers_seconds + self.allreduce_seconds
+        return self.own_seconds + self.peers_seconds + self.exchange_seconds
 
     @property
     def waiting(self) -> float:
@@ -207,11 +207,14 @@ class WorkerStep:
 
 @dataclass(frozen=True, slots=True)
 class BeforeAfter:
-    """Every worker's step under several sets of batches, by the set's name; `words` say what can be seen."""
+    """Every worker's step under several sets of batches, by the set's name; `words` say what can be seen. Who trains
+    `alone` waits for a server instead of the others.
+    """
 
     title: str
     words: str
     sets: Mapping[str, Mapping[str, WorkerStep]]
+    alone: bool = False
     detail: bool = True
 
 

@@ -185,6 +185,7 @@ class Runner:
             faults=tuple(faults.records),
             sizes=rounds.sizes,
             cost=counted.cost,
+            asynchronous=core.server is not None,
         )
         if limits.missed() and ending.phase == "Succeeded":
             self.observer.warn(f"{title}: the job ended before the limits changed to {', '.join(limits.missed())}")
