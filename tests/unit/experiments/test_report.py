@@ -199,8 +199,19 @@ def test_trial_that_never_trained_can_be_reported(tmp_path: Path):
     failed = trial("Optimal", (), phase="Failed")
     summary = summarize("job", (failed,), (FAST, SLOW), bounds={})
     trials = (TrialResult(Trial("Optimal", 1), failed, (), {}),)
-    kept.draw(tmp_path, summary, Course(trials, (), (FAST, SLOW), MANIFEST))
-    assert (tmp_path / "report.html").exists()
+    assert "<figure" not in kept.draw(tmp_path, summary, Course(trials, (), (FAST, SLOW), MANIFEST)).read_text("utf-8")
+
+
+def test_pictures_are_of_some_workers_where_there_are_many_and_of_no_loss_where_none_is_known(tmp_path: Path):
+    names = tuple(f"job-cpu-{index}" for index in range(40))
+    series = {name: tuple(record(step, BEGAN + step, 8, loss=None) for step in range(5)) for name in names}
+    wide = trial("Optimal", align(series))
+    course = Course((TrialResult(Trial("Optimal", 1), wide, (), series),), (), names, MANIFEST)
+    text = kept.draw(tmp_path, summarize("job", (wide,), names, bounds={}), course).read_text("utf-8")
+    assert text.count("The first 16 workers; 24 more are not drawn.") == 2
+    assert text.count(">job-cpu-15</text>") == 2
+    assert ">job-cpu-16</text>" not in text
+    assert "Training loss" not in text
 
 
 def test_page_of_an_asynchronous_job_counts_each_update_and_speaks_of_no_all_reduce(tmp_path: Path):

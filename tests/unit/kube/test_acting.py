@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from heterotrain_operator.api import to_core
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.objects.names import ANNOTATION_PLAN, LABEL_JOB
 from heterotrain_operator.core.model import Decision, Event
@@ -157,6 +158,22 @@ def test_thousand_workers_under_a_quota_cost_few_refusals_and_one_event(api: Api
     api.refuse = lambda *_: None
     world.round(11)
     assert len(api.names("pods")) == 1000
+
+
+def test_what_an_operator_that_dies_between_two_goes_has_not_created_is_left_to_the_next(
+    api: ApiServer, gateway: Gateway
+) -> None:
+    groups = [{"name": "small", "replicas": 40, "template": JOB["spec"]["workerGroups"][0]["template"]}]
+    world = World(api, gateway, {"workerGroups": groups, "training": {"globalBatchSize": 2000}})
+    world.loop.round(to_core(world.parsed(world.body)), world.watched())
+    for _ in range(4):
+        world.cluster.go_on()
+    assert 0 < len(api.names("pods")) < 40
+    world.restart_operator()
+    world.round(11)
+    created = [name for verb, _, name in written(api, "pods") if verb == "create"]
+    assert len(created) == len(set(created)) == len(api.names("pods")) == 40
+    assert len(api.names("secrets")) == 1
 
 
 def test_group_whose_template_is_refused_keeps_no_other_from_being_tried(world: World, api: ApiServer) -> None:

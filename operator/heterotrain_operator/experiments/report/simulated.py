@@ -22,7 +22,7 @@ from heterotrain_operator.experiments.report.plots import (
     colour,
     throughput_by_size,
 )
-from heterotrain_operator.experiments.report.trials import BALANCING, balancing, decisions_table
+from heterotrain_operator.experiments.report.trials import BALANCING, DRAWN_WORKERS, balancing, decisions_table, undrawn
 from heterotrain_operator.experiments.report.value import (
     Column,
     Line,
@@ -63,9 +63,6 @@ DECISIONS = 200
 DRAWN_STEPS = 3_000
 """Steps that are drawn at most; of a longer run every second one, or third, and so on."""
 
-DRAWN_WORKERS = 16
-"""Workers that are drawn at most, the first ones: more lines cannot be told apart."""
-
 
 @dataclass(frozen=True, slots=True)
 class Course:
@@ -103,7 +100,7 @@ def report_of(found: Comparison, course: Course | None = None) -> Report:
     sections = [_policies(found, course)]
     if course is not None:
         policy, result = next(iter(course.shown.items()))
-        sections.insert(0, Section(BALANCING, balancing(history_of(policy, result), result.workers[:DRAWN_WORKERS])))
+        sections.insert(0, Section(BALANCING, balancing(history_of(policy, result), result.workers)))
         what = f"{_scenario(found)}. heterotrain {course.version}."
         lead[:0] = [Sentence(text, detail=True) for text in (found.description, what)]
         lead += [
@@ -226,11 +223,8 @@ def interval_ratios(results: Mapping[str, SimulationResult]) -> Plot:
 def _policy(policy: str, result: SimulationResult) -> Section:
     """The first run of a policy: its picture and its decisions."""
     entries = entries_of(result)
-    hidden = len(result.workers) - DRAWN_WORKERS
     took = f"{result.steps:,} steps in {wording.clock(result.virtual_seconds)} of the simulation's clock."
-    parts: list[Part] = [Sentence(took)]
-    if hidden > 0:
-        parts.append(Sentence(f"The first {DRAWN_WORKERS} workers; {hidden:,} more are not drawn."))
+    parts: list[Part] = [Sentence(took), *undrawn(result.workers)]
     history, names = history_of(policy, result), result.workers[:DRAWN_WORKERS]
     if history.steps:
         parts.append(batches_and_times(history, names))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import median
 from typing import Any
 
@@ -35,6 +36,9 @@ from heterotrain_operator.experiments.report.value import (
 )
 from heterotrain_operator.experiments.trials.observer import Entry
 from heterotrain_operator.experiments.trials.trial import TrialResult
+
+DRAWN_WORKERS = 16
+"""Workers that are drawn at most, the first ones: more lines cannot be told apart."""
 
 METRICS = 4
 """Metrics of a script's evaluations that the table of trials shows; `--json` and the page have all."""
@@ -82,7 +86,7 @@ def _course(summary: Summary, course: Course) -> list[Section]:
     if own is None:
         return []
     parts = balancing(own, course.names)
-    losses_of = [each.history for each in course.trials if each.history.steps]
+    losses_of = [each.history for each in course.trials if any(step.loss is not None for step in each.history.steps)]
     loss: list[Part] = [*losses(losses_of)] if losses_of else []
     if apart := _loss_apart(losses_of):
         loss.append(Sentence(apart, Tone.FAINT, detail=True))
@@ -97,10 +101,18 @@ def balancing(trial: TrialHistory, names: Sequence[str]) -> tuple[Part, ...]:
     }
     parts: list[Part] = []
     if sets and all(sets.values()):
-        parts.append(BeforeAfter("Batches and waiting of each worker", _moved(sets, trial), sets, trial.asynchronous))
-    if (picture := timeline(trial, names)) is not None:
-        parts += [picture, Sentence(TRACE, Tone.FAINT, detail=True)]
+        drawn = {label: dict(islice(workers.items(), DRAWN_WORKERS)) for label, workers in sets.items()}
+        parts.append(BeforeAfter("Batches and waiting of each worker", _moved(sets, trial), drawn, trial.asynchronous))
+    if (picture := timeline(trial, names[:DRAWN_WORKERS])) is not None:
+        parts += [picture, *undrawn(names), Sentence(TRACE, Tone.FAINT, detail=True)]
     return tuple(parts)
+
+
+def undrawn(names: Sequence[str]) -> tuple[Sentence, ...]:
+    """How many workers pictures leave out."""
+    hidden = len(names) - DRAWN_WORKERS
+    words = f"The first {DRAWN_WORKERS} workers; {hidden:,} more are not drawn."
+    return (Sentence(words, Tone.FAINT, detail=True),) if hidden > 0 else ()
 
 
 BALANCING = "What balancing did"
@@ -202,7 +214,10 @@ def _trial(result: TrialResult, summary: Summary, names: Sequence[str], prices: 
     history = result.history
     found = next(each for each in summary.trials if (each.policy, each.round) == (history.policy, history.round))
     joined = sorted({name for step in history.steps for name in step.records} - {*names})
-    parts: list[Part] = [batches_and_times(history, (*names, *joined))] if history.steps else []
+    everybody = (*names, *joined)
+    parts: list[Part] = (
+        [*undrawn(everybody), batches_and_times(history, everybody[:DRAWN_WORKERS])] if history.steps else []
+    )
     if history.sizes:
         parts.append(throughput_by_size(history.sizes, prices))
     if found.evaluations:
