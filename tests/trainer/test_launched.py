@@ -121,6 +121,17 @@ def test_workers_that_are_started_again_meet_in_a_store_that_holds_what_went_bef
         assert [file.newest() for file in files] == [plan, plan]
 
 
+def test_ranks_that_ask_for_other_samples_do_not_train(store: dist.Store) -> None:
+    configs = [TrainingConfig(seed=rank, startup_deadline_seconds=2.0) for rank in range(2)]
+    workers = [Launched(VARIABLES | {"RANK": str(rank)}, config) for rank, config in enumerate(configs)]
+    with ThreadPoolExecutor(2) as threads:
+        leader, other = (threads.submit(worker.meet, 32) for worker in workers)
+        with pytest.raises(ValueError, match=r"seed of join\(\): rank 0 asks for 0, rank 1 for 1"):
+            other.result(60)
+        with pytest.raises(TimeoutError, match="ranks 1 of 2 have not come"):
+            leader.result(60)
+
+
 def test_ranks_that_do_not_come_are_named(store: dist.Store) -> None:
     config = TrainingConfig(startup_deadline_seconds=0.1)
     with pytest.raises(TimeoutError, match="ranks 1 of 2 have not come"):

@@ -188,6 +188,15 @@ def test_the_leader_alone_writes_the_jobs_run_and_every_worker_its_own() -> None
     assert sink.closed == [None, "b"]
 
 
+def test_a_training_that_ends_before_its_tracker_is_at_work_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_exit: list[object] = []
+    monkeypatch.setattr(reporter.atexit, "register", at_exit.append)
+    made = Reporter(
+        [], "w", WorkerMetrics("", "w", "", lambda: False), lambda: Training(0, True, Plan(1, 1, "step", ()))
+    )
+    assert at_exit == [made.close]
+
+
 def test_a_sink_that_fails_or_is_slow_is_reported_once_and_holds_up_nothing(caplog: pytest.LogCaptureFixture) -> None:
     failing, slow, metrics = Recorded(fails=True), Recorded(), WorkerMetrics("job", "a", "", lambda: False)
     failing.may.set()
