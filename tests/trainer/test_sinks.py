@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -124,6 +125,7 @@ def test_no_step_is_held_twice_after_a_restart_or_another_leader(held: Held) -> 
     for step in range(1, 9):
         first.scalars(step, {"loss": 1.0})
     first.close()
+    time.sleep(1.0)  # offline, W&B names the folder of a run by the second: no process restarts as fast
     second = held.sink().open(None, 6)  # from the checkpoint of step 5
     for step in range(6, 12):
         second.scalars(step, {"loss": 2.0})

@@ -184,14 +184,20 @@ class Launched:
         """This worker's plans."""
         return _Relayed(self, on_reject)
 
+    def balancer_ended(self) -> str:
+        """How that has ended which balances, on rank 0; empty while it goes on."""
+        code = None if self._balancer is None else self._balancer.poll()
+        return "" if code is None else f"{_BALANCER} has ended with code {code}; if it says why, then above"
+
     def relay_first(self) -> None:
-        """Rank 0 hands the first plan on through the store, and the others take it from there."""
+        """Rank 0 hands the first plan on through the store, and the others take it from there. Raises RuntimeError if
+        nobody will make one."""
         key, path = f"heterotrain/plan/{self._leader_uid}", self.worker.plan_dir / contract.PLAN_FILE
         if self._rank == 0:
             if path.exists():
                 self._store.set(key, path.read_bytes())
-            elif self._balancer is not None and self._balancer.poll() is not None:
-                raise RuntimeError(f"{_BALANCER} has ended with code {self._balancer.returncode}, as it says above")
+            elif ended := self.balancer_ended():
+                raise RuntimeError(ended)
         elif document := self._read(key):
             path.write_bytes(document)
 
@@ -203,12 +209,16 @@ class _Relayed(PlanFile):
         super().__init__(launched.worker.plan_dir, on_reject)
         self._launched = launched
         self._relayed = False
+        self._alone = False  # nobody makes plans any more
 
     def newest(self, than: Plan | None = None) -> Plan | None:
         """See `PlanFile`."""
         if not self._relayed:
             self._launched.relay_first()
             self._relayed = super().newest() is not None
+        elif not self._alone and (ended := self._launched.balancer_ended()):
+            self._alone = True
+            log.warning("%s. Batches stay as they are from now on", ended)
         return super().newest(than)
 
 
