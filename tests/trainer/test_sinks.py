@@ -192,7 +192,7 @@ def test_the_leader_alone_writes_the_jobs_run_and_every_worker_its_own() -> None
 
 def test_a_training_that_ends_before_its_tracker_is_at_work_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     at_exit: list[object] = []
-    monkeypatch.setattr(reporter.atexit, "register", at_exit.append)
+    monkeypatch.setattr("atexit.register", at_exit.append)
     made = Reporter(
         [], "w", WorkerMetrics("", "w", "", lambda: False), lambda: Training(0, True, Plan(1, 1, "step", ()))
     )
