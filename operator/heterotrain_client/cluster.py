@@ -37,7 +37,7 @@ from heterotrain_operator.api import ManifestError, Problem, parse_manifest
 from heterotrain_operator.cli.cluster.evidence import evidence_of
 from heterotrain_operator.cli.cluster.explain import explanation
 from heterotrain_operator.cli.cluster.job_state import read_job
-from heterotrain_operator.cli.cluster.logs import chosen_workers
+from heterotrain_operator.cli.cluster.logs import chosen_workers, lines_of
 from heterotrain_operator.cli.script_job import ScriptJob, document_of
 from heterotrain_operator.cli.script_look import look_at
 from heterotrain_operator.clusters.kube import reading_errors as refusals
@@ -185,7 +185,7 @@ class ClusterJobs:
         silent = 0
         for each, pod in pods.items():
             try:
-                yield from _prefixed(each, _lines(self._jobs.log(pod, tail=tail)), alone=worker is not None)
+                yield from _printed_lines(each, self._jobs.log(pod, tail=tail), alone=worker is not None)
             except refusals.NoLogError:
                 silent += 1
                 if silent == len(pods):
@@ -199,8 +199,8 @@ class ClusterJobs:
 
         def read(each: str, pod: Document) -> None:
             try:
-                log = _lines(self._jobs.log(pod, tail=tail, follow=True))
-                for line in _prefixed(each, log, alone=worker is not None):
+                log = self._jobs.log(pod, tail=tail, follow=True)
+                for line in _printed_lines(each, log, alone=worker is not None):
                     _put(lines, line, over)
             except refusals.NoLogError:
                 readers.pop(pod["metadata"]["uid"])  # it has not started: look again
@@ -222,17 +222,9 @@ class ClusterJobs:
             over.set()
 
 
-def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
-    rest = b""
-    for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
-        yield from (line.decode(errors="replace") for line in whole)
-    if rest:
-        yield rest.decode(errors="replace")
-
-
-def _prefixed(worker: str, lines: Iterable[str], *, alone: bool) -> Iterator[str]:
-    return (line if alone else f"{worker} | {line}" for line in lines)
+def _printed_lines(worker: str, pieces: Iterable[bytes], *, alone: bool) -> Iterator[str]:
+    head = "" if alone else f"{worker} | "
+    return (head + line[:-1].decode(errors="replace") for line in lines_of(pieces))
 
 
 def _put(

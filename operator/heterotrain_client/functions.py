@@ -10,7 +10,6 @@ import ast
 import builtins
 import dis
 import inspect
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any, NoReturn
@@ -34,10 +33,14 @@ def script_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str
         _refuse("is a lambda; give a function that is defined by def")
     name = function.__name__
     try:
-        source = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
+        source = inspect.getsource(inspect.unwrap(function))
     except (OSError, TypeError):
         _refuse(f"{name} has no source that can be read, as in a plain interactive session; put it into a script")
+    if source[:1].isspace():
+        source = f"if True:\n{source}"  # to remove the indentation would change texts of several lines, too
     (definition,) = ast.parse(source).body
+    if isinstance(definition, ast.If):
+        (definition,) = definition.body
     if not isinstance(definition, ast.FunctionDef):
         _refuse(f"{name} is no plain function that is defined by def")
     if definition.decorator_list:
@@ -65,9 +68,11 @@ def _check_names(function: FunctionType, definition: ast.FunctionDef) -> None:
 
 
 def _globals_of(code: CodeType) -> Iterator[str]:
-    """Names that a function, and those within it, look up in their module."""
-    for each in dis.get_instructions(code):
-        if each.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+    """Names that a function, and what is within it, look up in their module; the body of a class has its own."""
+    instructions = [*dis.get_instructions(code)]
+    own = {each.argval for each in instructions if each.opname == "STORE_NAME"}
+    for each in instructions:
+        if each.opname in ("LOAD_GLOBAL", "LOAD_NAME") and each.argval not in own:
             yield str(each.argval)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -49,7 +50,7 @@ from heterotrain_operator.clusters.kube.reading_errors import WorkerNotFoundErro
 from heterotrain_operator.core.model import FINAL_PHASES
 from heterotrain_operator.experiments import runs
 from heterotrain_operator.experiments.figures.summary import Summary
-from heterotrain_operator.experiments.locks import holder_of
+from heterotrain_operator.experiments.locks import HeldError, held, holder_of
 from heterotrain_operator.experiments.report import kept
 from heterotrain_operator.experiments.trials.observer import Entry
 
@@ -58,6 +59,12 @@ PROCESS = "process"
 PAGE = "report.html"
 LAST_LINES = 20
 """Of a run's own output, where it ended without a word about its job."""
+
+CHANGED = "changed"
+"""Locked while a client begins or deletes a job."""
+
+END_SECONDS = 600.0
+"""For a run to end once it is asked to: its workers write a checkpoint."""
 
 FOLLOW_SECONDS = 0.25
 MOST_BYTES = 16 * 2**20
@@ -84,10 +91,9 @@ class LocalJobs:
 
     def _run(self, script: Path, workers: str | None, asked: RunOptions, source: str | None) -> Job:
         name = asked.name or job_name(script)
-        entry = self._entry_for(name)
-        with _submitting(entry) as submitted:
+        with self._beginning(name) as entry:
             if source is not None:
-                script = submitted / script
+                script = _submitted(entry) / script
                 script.write_text(source, encoding="utf-8")
             kept_in = None if asked.checkpoints is None else self._here / asked.checkpoints
             job = ScriptJob(
@@ -102,18 +108,19 @@ class LocalJobs:
                 name=name,
             )
             self._check(Options(script, out=entry, script=job, seed=asked.seed, **_common(asked)))
-        words = ["--name", name, *(["--workers", workers] if workers else [])]
-        numbers: dict[str, object] = {
-            "--global-batch": asked.global_batch,
-            "--epochs": asked.epochs,
-            "--steps": asked.steps,
-        }
-        numbers |= {"--seed": asked.seed, "--checkpoints": kept_in}
-        for option, value in numbers.items():
-            words += [] if value is None else [option, str(value)]
-        # The run starts in the folder; so its manifest and report name the script as it lies there.
-        place = script.relative_to(self._here) if script.is_relative_to(self._here) else script
-        return self._start(entry, name, [str(place), *words, *_words(asked), "--", *asked.arguments])
+            words = ["--name", name, *(["--workers", workers] if workers else [])]
+            numbers: dict[str, object] = {
+                "--global-batch": asked.global_batch,
+                "--epochs": asked.epochs,
+                "--steps": asked.steps,
+            }
+            numbers |= {"--seed": asked.seed, "--checkpoints": kept_in}
+            for option, value in numbers.items():
+                words += [] if value is None else [option, str(value)]
+            # The run starts in the folder; so its manifest and report name the script as it lies there.
+            place = script.relative_to(self._here) if script.is_relative_to(self._here) else script
+            self._start(entry, [str(place), *words, *_words(asked), "--", *asked.arguments])
+        return self._job(name, entry)
 
     def submit(self, document: Document, path: Path | None, options: Mapping[str, Any]) -> Job:
         """Run a job as its manifest says."""
@@ -122,18 +129,19 @@ class LocalJobs:
             name = parse_manifest(document).metadata.name
         except ManifestError as error:
             raise InvalidJobError.of(error) from None
-        entry = self._entry_for(name)
-        with _submitting(entry) as submitted:
-            manifest = (self._here / path) if path is not None else submitted / "job.yaml"
+        with self._beginning(name) as entry:
+            manifest = (self._here / path) if path is not None else _submitted(entry) / "job.yaml"
             if path is None:
                 manifest.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
             self._check(Options(manifest, out=entry, seed=asked.seed, **_common(asked)))
-        words = [] if asked.seed is None else ["--seed", str(asked.seed)]
-        return self._start(entry, name, [str(manifest), *words, *_words(asked)])
+            words = [] if asked.seed is None else ["--seed", str(asked.seed)]
+            self._start(entry, [str(manifest), *words, *_words(asked)])
+        return self._job(name, entry)
 
     def list(self) -> Jobs:
         """The newest run of every job, by name."""
-        return Jobs(map(self.status, self._names()))
+        found = ((name, self._newest(name)) for name in runs.jobs(self._here))
+        return Jobs(self._job(name, entry) for name, entry in found if entry is not None)
 
     def status(self, name: str) -> Job:
         """The newest run of a job as it is now."""
@@ -142,16 +150,17 @@ class LocalJobs:
     def logs(self, name: str, worker: str | None, *, follow: bool, tail: int | None) -> Iterator[str]:
         """What the workers of the newest run have printed; of several, each line after its worker's name."""
         entry = self._found(name)
-        known: dict[str, _Log] = {}
+        known: dict[Path, tuple[str, _Log]] = {}  # of trials that follow one another, too
         with ExitStack() as files:
             while True:
                 over = not (follow and self._lives(entry))
                 for each, path in self._logs_of(name, worker, entry).items():
-                    head = "" if worker is not None else f"{each} | "
-                    if each not in known:
-                        known[each] = _Log(files.enter_context(path.open("rb")), from_now=tail is not None)
+                    if path not in known:
+                        head = "" if worker is not None else f"{each} | "
+                        known[path] = head, _Log(files.enter_context(path.open("rb")), from_now=tail is not None)
                         yield from (f"{head}{line}" for line in last_lines(path, tail or 0))
-                    yield from (f"{head}{line}" for line in known[each].lines(over=over))
+                for head, log in known.values():
+                    yield from (f"{head}{line}" for line in log.lines(over=over))
                 if over:
                     break
                 time.sleep(FOLLOW_SECONDS)
@@ -181,22 +190,34 @@ class LocalJobs:
     def delete(self, name: str) -> None:
         """End the job, if it runs, and remove all its runs; what lies in folders of `--out`, and checkpoints, stay."""
         entry = self._found(name)
-        if self._lives(entry):
-            self._end(name, entry)
-        shutil.rmtree(entry.parent, ignore_errors=True)
+        with _alone(name, entry.parent):
+            for each in self._known(name):
+                if self._lives(each):
+                    self._end(name, each)
+            shutil.rmtree(entry.parent, ignore_errors=True)
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    def _entry_for(self, name: str) -> Path:
-        """The folder of a run that begins now. Raises JobExistsError if the job runs already, and InvalidJobError for
-        what is no name, and might lead out of the folder.
+    @contextmanager
+    def _beginning(self, name: str) -> Iterator[Path]:
+        """The folder of a run that begins now. What is submitted lies beside it, and is gone again if it is refused.
+
+        Raises JobExistsError if the job runs already, or another client just begins it, InvalidJobError for what is no
+        name, and might lead out of the folder, and ClientError where nothing can be written.
         """
         if not re.fullmatch(SERVICE_NAME, name):
             raise InvalidJobError([Problem("name", f"must be {PATTERN_MEANING[SERVICE_NAME]}, found {name!r:.60}")])
-        newest = self._newest(name)
-        if newest is not None and self._lives(newest):
-            raise JobExistsError(f"job {name} runs already; wait for its end, delete it, or choose another name")
-        return runs.run_folder(self._here, name, datetime.now(UTC))
+        entry = runs.run_folder(self._here, name, datetime.now(UTC))
+        submitted = _submitted(entry)
+        with _alone(name, entry.parent):
+            if any(map(self._lives, self._known(name))):
+                raise JobExistsError(f"job {name} runs already; wait for its end, delete it, or choose another name")
+            try:
+                submitted.mkdir()
+                yield entry
+            except BaseException:
+                shutil.rmtree(submitted, ignore_errors=True)
+                raise
 
     def _check(self, options: Options) -> None:
         try:
@@ -204,7 +225,7 @@ class LocalJobs:
         except ManifestError as error:
             raise InvalidJobError.of(error) from None
 
-    def _start(self, entry: Path, name: str, words: Sequence[str]) -> Job:
+    def _start(self, entry: Path, words: Sequence[str]) -> None:
         submitted = _submitted(entry)
         program = [sys.executable, "-m", "heterotrain_operator.cli.main"]
         command = [*program, "run", "--logs", "none", "--out", str(entry), *words]
@@ -220,24 +241,23 @@ class LocalJobs:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        (submitted / PROCESS).write_text(str(child.pid), encoding="ascii")
         self._children[entry] = child
-        return self._job(name, entry)
+        (submitted / PROCESS).write_text(f"{child.pid} {socket.gethostname()}", encoding="ascii")
 
-    def _names(self) -> Sequence[str]:
-        return [name for name in runs.jobs(self._here) if self._newest(name) is not None]
-
-    def _newest(self, name: str) -> Path | None:
-        """The folder of the newest run, which may not be made yet."""
+    def _known(self, name: str) -> Sequence[Path]:
+        """The folders of a job's runs, newest last; that one may not be made yet."""
         known = {entry.name for entry in runs.entries(self._here, name)}
         beside = (self._here / runs.RUNS / name).glob(f"*{runs.SUBMITTED}")
         known |= {each.name.removesuffix(runs.SUBMITTED) for each in beside}
-        return self._here / runs.RUNS / name / max(known) if known else None
+        return [self._here / runs.RUNS / name / each for each in sorted(known)]
+
+    def _newest(self, name: str) -> Path | None:
+        return next(reversed(self._known(name)), None)
 
     def _found(self, name: str) -> Path:
         newest = self._newest(name) if name and os.sep not in name else None
         if newest is None:
-            known = self._names()
+            known = [each for each in runs.jobs(self._here) if self._newest(each) is not None]
             near = did_you_mean(name, known) or f"; there are {', '.join(known) or 'none'}"
             raise JobNotFoundError(f"there is no job {name!r} in {self._here}{near}")
         return newest
@@ -301,12 +321,17 @@ class LocalJobs:
     def _end(self, name: str, entry: Path) -> None:
         """Ask a run to end, as Ctrl-C does, and wait for it; its workers write a checkpoint and end."""
         try:
-            pid = int((_submitted(entry) / PROCESS).read_text(encoding="ascii"))
+            pid, host = (_submitted(entry) / PROCESS).read_text(encoding="ascii").split()
         except (OSError, ValueError):
             raise ClientError(f"job {name} is run by `heterotrain run`, not from Python; stop it there") from None
+        if host != socket.gethostname():  # another machine or container, which shares the folder
+            raise ClientError(f"job {name} runs on {host}, by process {pid} there; delete it there")
         with suppress(ProcessLookupError):  # it has just ended
-            os.kill(pid, signal.SIGTERM)
+            os.kill(int(pid), signal.SIGTERM)
+        deadline = time.monotonic() + END_SECONDS
         while self._lives(entry):
+            if time.monotonic() > deadline:
+                raise ClientError(f"job {name} has not ended in {END_SECONDS:g} s; its process is {pid}")
             time.sleep(FOLLOW_SECONDS)
 
 
@@ -331,15 +356,16 @@ class _Log:
 
 
 @contextmanager
-def _submitting(entry: Path) -> Iterator[Path]:
-    """The folder of what is submitted, which is gone again if that is refused."""
-    submitted = _submitted(entry)
-    submitted.mkdir(parents=True)
+def _alone(name: str, folder: Path) -> Iterator[None]:
+    """Inside, no other client begins or deletes the job of this folder. Raises JobExistsError if one does, ClientError
+    where nothing can be written."""
     try:
-        yield submitted
-    except BaseException:
-        shutil.rmtree(submitted, ignore_errors=True)
-        raise
+        with held(folder / CHANGED):
+            yield
+    except HeldError:
+        raise JobExistsError(f"job {name} is just being started or deleted by another client; see its status") from None
+    except OSError as error:
+        raise ClientError(f"job {name}: {error}") from error
 
 
 def _submitted(entry: Path) -> Path:

@@ -121,6 +121,33 @@ def test_workers_that_are_started_again_meet_in_a_store_that_holds_what_went_bef
         assert [file.newest() for file in files] == [plan, plan]
 
 
+def test_what_becomes_of_a_training_whose_balancer_ends(
+    store: dist.Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a plan there is none; with one its batches stay."""
+    monkeypatch.setattr(Launched, "balancer_ended", lambda self: "it ended")
+    worker = Launched(VARIABLES | {"WORLD_SIZE": "1"}, TrainingConfig())
+    met = worker.meet(32)
+    file = worker.plan_file(lambda: None)
+    with pytest.raises(RuntimeError, match="it ended"):
+        file.newest()
+    plan = Plan(1, 1, "step", (Member(met.name, met.uid, "h:1", met.group, 32),))
+    (met.plan_dir / contract.PLAN_FILE).write_text(plan.to_json())
+    assert [file.newest() for _ in range(3)] == [plan] * 3
+    assert caplog.text.count("it ended. Batches stay as they are") == 1
+
+
+def test_ranks_that_ask_for_other_samples_do_not_train(store: dist.Store) -> None:
+    configs = [TrainingConfig(seed=rank, startup_deadline_seconds=2.0) for rank in range(2)]
+    workers = [Launched(VARIABLES | {"RANK": str(rank)}, config) for rank, config in enumerate(configs)]
+    with ThreadPoolExecutor(2) as threads:
+        leader, other = (threads.submit(worker.meet, 32) for worker in workers)
+        with pytest.raises(ValueError, match=r"seed of join\(\): rank 0 asks for 0, rank 1 for 1"):
+            other.result(60)
+        with pytest.raises(TimeoutError, match="ranks 1 of 2 have not come"):
+            leader.result(60)
+
+
 def test_ranks_that_do_not_come_are_named(store: dist.Store) -> None:
     config = TrainingConfig(startup_deadline_seconds=0.1)
     with pytest.raises(TimeoutError, match="ranks 1 of 2 have not come"):

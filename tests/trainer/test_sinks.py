@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -124,6 +125,7 @@ def test_no_step_is_held_twice_after_a_restart_or_another_leader(held: Held) -> 
     for step in range(1, 9):
         first.scalars(step, {"loss": 1.0})
     first.close()
+    time.sleep(1.0)  # offline, W&B names the folder of a run by the second: no process restarts as fast
     second = held.sink().open(None, 6)  # from the checkpoint of step 5
     for step in range(6, 12):
         second.scalars(step, {"loss": 2.0})
@@ -186,6 +188,15 @@ def test_the_leader_alone_writes_the_jobs_run_and_every_worker_its_own() -> None
     job = [what for worker, _, what in sink.got if worker is None]
     assert job[1:] == ["plan 2: batches a 6, b 2", {"mine": 1.0}]
     assert sink.closed == [None, "b"]
+
+
+def test_a_training_that_ends_before_its_tracker_is_at_work_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_exit: list[object] = []
+    monkeypatch.setattr("atexit.register", at_exit.append)
+    made = Reporter(
+        [], "w", WorkerMetrics("", "w", "", lambda: False), lambda: Training(0, True, Plan(1, 1, "step", ()))
+    )
+    assert at_exit == [made.close]
 
 
 def test_a_sink_that_fails_or_is_slow_is_reported_once_and_holds_up_nothing(caplog: pytest.LogCaptureFixture) -> None:

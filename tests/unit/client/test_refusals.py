@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from heterotrain_client import Client, InvalidJobError, JobExistsError, JobNotFoundError, NothingThereError
+from heterotrain_client import (
+    Client,
+    ClientError,
+    InvalidJobError,
+    JobExistsError,
+    JobNotFoundError,
+    NothingThereError,
+)
+from heterotrain_client.cluster import _printed_lines
 from heterotrain_client.functions import script_of
 from heterotrain_operator.experiments import runs
 from heterotrain_operator.experiments.locks import held
@@ -60,11 +68,30 @@ def client(tmp_path: Path) -> Client:
     return Client(folder=tmp_path)
 
 
+def nested() -> Callable[[], None]:
+    def train() -> None:
+        class Net:
+            width = 8
+            half = width // 2
+
+        print(
+            Net.half,
+            repr("""
+        a"""),
+        )
+
+    return train
+
+
 def test_a_function_becomes_a_script_that_calls_it(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(script_of(plain, {"steps": 3, "name": "b"}), "utf-8")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
-    assert done.stdout == "/ 3 b\n"
+
+    def printed(source: str) -> str:
+        script.write_text(source, "utf-8")
+        return subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout
+
+    assert printed(script_of(plain, {"steps": 3, "name": "b"})) == "/ 3 b\n"
+    assert printed(script_of(nested(), {})) == "4 '\\n        a'\n"
 
 
 @pytest.mark.parametrize(
@@ -138,6 +165,12 @@ def test_a_manifest_is_refused_as_the_command_line_refuses_it(
     assert client.list() == ()
 
 
+def test_a_line_of_a_pod_that_does_not_end_comes_in_pieces() -> None:
+    pieces = list(_printed_lines("w", [b"x" * 50_000] * 4, alone=False))
+    assert (len(pieces), sum(each.count("x") for each in pieces)) == (2, 200_000)
+    assert all(each.startswith("w | ") for each in pieces)
+
+
 def test_what_is_not_there_is_said(client: Client, tmp_path: Path) -> None:
     with pytest.raises(InvalidJobError, match=r"jobb.yaml: "):
         client.submit("jobb.yaml")
@@ -156,6 +189,50 @@ def test_what_is_not_there_is_said(client: Client, tmp_path: Path) -> None:
         client.report("train")
     with held(entry / runs.MARKER), pytest.raises(JobExistsError, match=r"job train runs already"):
         client.run("train.py")
+
+
+def test_clients_that_share_a_folder_do_not_meddle(client: Client, tmp_path: Path) -> None:
+    """One begins the job; an older run of it lives beside a newer one; it runs on another machine; a file is there."""
+    older, newer = (runs.begin(tmp_path, "train", None) for _ in range(2))
+    with held(older.parent / "changed"), pytest.raises(JobExistsError, match=r"is just being started or deleted"):
+        client.run("train.py")
+    with held(older / runs.MARKER):
+        with pytest.raises(JobExistsError, match=r"job train runs already"):
+            client.run("train.py")
+        with pytest.raises(ClientError, match=r"is run by `heterotrain run`, not from Python"):
+            client.delete("train")
+    submitted = newer.with_name(f"{newer.name}-submitted")
+    submitted.mkdir()
+    (submitted / "process").write_text("1 moon", "ascii")
+    with held(submitted / "output"), pytest.raises(ClientError, match=r"job train runs on moon, by process 1 there"):
+        client.delete("train")
+    assert older.exists()
+    client.delete("train")
+    assert not older.parent.exists()
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / ".heterotrain").touch()
+    (tmp_path / "sub" / "train.py").touch()
+    with pytest.raises(ClientError, match=r"job train: .*\.heterotrain"):
+        Client(folder=tmp_path / "sub").run("train.py")
+
+
+def test_logs_are_followed_from_one_trial_to_the_next(client: Client, tmp_path: Path) -> None:
+    entry = runs.begin(tmp_path, "train", None)
+
+    def write(trial: str, text: str) -> None:
+        log = runs.log_folder(entry, trial) / "train-cpu-0" / "log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a") as file:
+            file.write(text)
+
+    write("first", "a\n")
+    with held(entry / runs.MARKER):
+        lines = client.logs("train", follow=True, worker="cpu-0")
+        assert next(lines) == "a"
+        write("first", "b\n")
+        write("second", "c\n")
+        assert {next(lines), next(lines)} == {"b", "c"}
+    assert list(lines) == []
 
 
 def test_the_client_loads_no_torch_no_cluster_and_no_notebook() -> None:

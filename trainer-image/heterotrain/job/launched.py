@@ -33,7 +33,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from heterotrain import contract
 from heterotrain.contract import Launch, LaunchedWorker, Plan, TrainingConfig
-from heterotrain.foreign import is_text, parse_object
+from heterotrain.foreign import is_text, parse_object, shown
 from heterotrain.groups.peering.own_sockets import resolve
 from heterotrain.job.planfile import PlanFile
 from heterotrain.job.worker import Worker
@@ -123,6 +123,7 @@ class Launched:
 
     def _gather(self, batch_size: int, deadline: float) -> dict[str, Any]:
         head: dict[str, Any] = {"secret": secrets.token_hex(contract.SECRET_BYTES), "batch": batch_size, "uids": []}
+        head["asked"] = _asked(self.worker.config)
         workers: list[LaunchedWorker] = []
         missing = list(range(self._world))
         while missing:
@@ -152,6 +153,13 @@ class Launched:
             _wait(deadline, "rank 0 has not come")
         if not (is_text(head.get("secret"), 256) and isinstance(head.get("batch"), int)):
             raise ValueError("rank 0 has written what this version of the library does not understand")
+        theirs = head.get("asked")
+        for name, own in _asked(self.worker.config).items():
+            if isinstance(theirs, dict) and theirs.get(name, own) != own:
+                raise ValueError(
+                    f"{name} of join(): rank 0 asks for {shown(theirs[name])}, rank {self._rank} for {shown(own)}; "
+                    "it must be the same on all ranks"
+                )
         self._store.set(f"heterotrain/met/{self._rank}", uids[0])
         return head
 
@@ -176,14 +184,20 @@ class Launched:
         """This worker's plans."""
         return _Relayed(self, on_reject)
 
+    def balancer_ended(self) -> str:
+        """How that has ended which balances, on rank 0; empty while it goes on."""
+        code = None if self._balancer is None else self._balancer.poll()
+        return "" if code is None else f"{_BALANCER} has ended with code {code}; if it says why, then above"
+
     def relay_first(self) -> None:
-        """Rank 0 hands the first plan on through the store, and the others take it from there."""
+        """Rank 0 hands the first plan on through the store, and the others take it from there. Raises RuntimeError if
+        nobody will make one."""
         key, path = f"heterotrain/plan/{self._leader_uid}", self.worker.plan_dir / contract.PLAN_FILE
         if self._rank == 0:
             if path.exists():
                 self._store.set(key, path.read_bytes())
-            elif self._balancer is not None and self._balancer.poll() is not None:
-                raise RuntimeError(f"{_BALANCER} has ended with code {self._balancer.returncode}, as it says above")
+            elif ended := self.balancer_ended():
+                raise RuntimeError(ended)
         elif document := self._read(key):
             path.write_bytes(document)
 
@@ -195,13 +209,29 @@ class _Relayed(PlanFile):
         super().__init__(launched.worker.plan_dir, on_reject)
         self._launched = launched
         self._relayed = False
+        self._alone = False  # nobody makes plans any more
 
     def newest(self, than: Plan | None = None) -> Plan | None:
         """See `PlanFile`."""
         if not self._relayed:
             self._launched.relay_first()
             self._relayed = super().newest() is not None
+        elif not self._alone and (ended := self._launched.balancer_ended()):
+            self._alone = True
+            log.warning("%s. Batches stay as they are from now on", ended)
         return super().newest(than)
+
+
+def _asked(config: TrainingConfig) -> dict[str, Any]:
+    """What the script asks for, by the arguments of `join()`, in so far as the training depends on it: workers that ask
+    for different things would train on other samples, or wait for one another for ever."""
+    return {
+        "epochs": config.epochs,
+        "steps": config.steps,
+        "seed": config.seed,
+        "checkpoints": "a folder" if config.checkpoint_path is not None else None,
+        "checkpoint_every_steps": config.checkpoint_every_steps,
+    }
 
 
 def _whole(environment: Mapping[str, str], name: str) -> int:

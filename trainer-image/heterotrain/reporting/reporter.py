@@ -80,6 +80,7 @@ class Reporter:
         self._version: int | None = None
         self._evaluated = -1
         self._outlets = [_Outlet(sink, worker, self._opened) for sink in sinks]
+        atexit.register(self.close)  # a short training may end before any tracker is at work
 
     def after_step(self) -> None:
         """A step is committed; most of them cost a look at the clock."""

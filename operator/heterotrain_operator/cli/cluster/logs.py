@@ -42,7 +42,7 @@ def print_local(
         return BAD_INPUT
     for name in names:
         with chosen.workers[name].open("rb") as log:
-            _write(_last(_lines(_pieces(log)), tail), _head(name, worker, as_json=as_json))
+            _write(_last(lines_of(_pieces(log)), tail), _head(name, worker, as_json=as_json))
     return SUCCEEDED
 
 
@@ -58,7 +58,7 @@ def print_of_cluster(reader: Reader, job: str, worker: str | None, tail: int | N
     code = SUCCEEDED
     for name in chosen_workers(job, worker, list(pods)):
         try:
-            _write(_lines(reader.log(pods[name], tail=tail)), _head(name, worker, as_json=as_json))
+            _write(lines_of(reader.log(pods[name], tail=tail)), _head(name, worker, as_json=as_json))
         except NoLogError as error:
             sys.stdout.flush()
             sys.stderr.write(f"{name}: {error}\n")
@@ -88,7 +88,7 @@ def _pieces(log: BinaryIO) -> Iterator[bytes]:
         yield piece
 
 
-def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Whole lines with their ends; a line that does not end comes in pieces of about PIECE_BYTES."""
     rest = b""
     for piece in pieces:
