@@ -113,3 +113,34 @@ def server(documents: Documents) -> str:
         )
     headings = ("what moves the bytes", "MB/s", "updates/s", "server's CPU per update", "memory in models")
     return f"{table(headings, rows)}\n\n{measured_on(documents)}"
+
+
+def chaos(documents: Documents) -> str:
+    """A row for each schedule of faults: of `asp_chaos`."""
+    rows = []
+    for run in (run for document in documents for run in document["runs"]):
+        options = ", ".join(f"{name}: {value}" for name, value in run["asynchronous"].items())
+        more = [name for name, has in (("carry", run["carry"]), ("loaders", run["loaders"])) if has]
+        rows.append(
+            [
+                run["seed"],
+                "; ".join([options or "no bound", *more]),
+                ", ".join(run["done"]),
+                run["updates"],
+                run["lost"],
+                f"{run['servers']} / {run['lives'] - run['servers']}",
+                NONE if run["difference"] is None else f"{run['difference']:.0e}",
+                "; ".join(run["wrong"]) or "each sample once",
+            ]
+        )
+    headings = (
+        "seed",
+        "job",
+        "faults",
+        "updates",
+        "lost with a server",
+        "servers / workers",
+        "from the replay",
+        "found",
+    )
+    return f"{table(headings, rows, texts=3)}\n\n{measured_on(documents)}"

@@ -21,22 +21,30 @@ from heterotrain.reporting.metrics import Series, WorkerMetrics
 from heterotrain.training.asynchronous import Asynchronous
 from heterotrain.training.context import Context
 from heterotrain.training.layout import Layout, are_finite
-from heterotrain.training.parts import put_together
+from heterotrain.training.parts import Parts, put_together
 from heterotrain.training.server_line import ServerLine, ServerLostError
 from heterotrain.training.subject import Subject
 
 
-def asynchronous(folder: Path, model: nn.Module, loss: LossKind, micro: int) -> Asynchronous:
-    """A worker's step that was given the first twelve samples."""
+def put_together_worker(
+    folder: Path, model: nn.Module, loss: LossKind | None = None, global_batch_size: int | None = None
+) -> Parts:
+    """A worker of a job of twelve samples, which has no plan yet."""
     config = TrainingConfig(epochs=1, mode=ASP)
-    worker = Worker("job", "a", "uid", "cpu", folder, config, None, 0, None, folder / "end")
+    worker = Worker("job", "a", "uid", "cpu", folder, config, global_batch_size, 0, None, folder / "end")
     plans = Plans(None, PlanFile(folder))
     context = Context(config, worker, plans, WorkerMetrics("job", "a", "cpu", bool), Series(None), StopRequest())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    subject = Subject(model, optimizer, torch.device("cpu"), Order(12, 0), loss=loss)
-    step = put_together(context, subject).step
+    subject = Subject(model, optimizer, torch.device("cpu"), Order(12, 0), loss=loss or LossKind("mean"))
+    return put_together(context, subject)
+
+
+def asynchronous(folder: Path, model: nn.Module, loss: LossKind, micro: int) -> Asynchronous:
+    """A worker's step that was given the first twelve samples."""
+    parts = put_together_worker(folder, model, loss)
+    step = parts.step
     assert isinstance(step, Asynchronous)
-    plans.adopt(Plan(1, 1, "step", (Member("a", "uid", "127.0.0.1:1", "cpu", 12, micro),)), 0)
+    parts.context.plans.adopt(Plan(1, 1, "step", (Member("a", "uid", "127.0.0.1:1", "cpu", 12, micro),)), 0)
     step._grant = Grant("x", 1, (0, 0, 12), (), (0, 0, 0), False, False, "", "{}")
     return step
 
@@ -91,6 +99,16 @@ def test_running_statistics_move_by_a_workers_share_and_all_else_is_taken_over()
     assert normalises.num_batches_tracked == 7
     there.move_buffers(room, 1.0)
     assert normalises.running_mean.tolist() == [4.0] * 4
+
+
+def test_how_many_updates_there_will_be_is_not_known_before_there_is_a_plan(tmp_path: Path) -> None:
+    # A schedule of as many steps as there are global batches would end long before the job.
+    parts = put_together_worker(tmp_path, nn.Linear(3, 1), global_batch_size=6)
+    assert parts.progress.total_steps == 0
+    with pytest.raises(RuntimeError, match=r"known only once the loop .* training\.mode is ASP"):
+        _ = parts.progress.steps_per_epoch
+    parts.context.plans.adopt(Plan(1, 1, "step", tuple(Member(n, n, "127.0.0.1:1", "cpu", 3) for n in "ab")), 0)
+    assert (parts.progress.total_steps, parts.progress.steps_per_epoch) == (4, 4)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -188,8 +188,15 @@ def test_server_goes_with_its_job_when_that_is_suspended_or_all_start_again() ->
     world.tick()
     assert world.plan is not None and world.plan.server is not None and world.plan.server.uid == "s2"
     world.is_at(PHASE_TRAINING)
-    hung = [world.tick(50) for _ in range(20)]
-    assert any(each.phase == "Restarting" and SERVER in each.delete for each in hung)
+    world.run(2)
+    for pod in world.workers.values():
+        assert pod.metrics is not None
+        pod.metrics = replace(pod.metrics, in_collective=True)  # they wait for the server, which is stopped
+    assert world.server is not None
+    world.server = replace(world.server, metrics=None)
+    hung = next(each for each in (world.tick(50) for _ in range(20)) if each.phase == "Restarting")
+    assert SERVER in hung.delete and hung.short_grace == (SERVER,)
+    assert "job-server-0 (metrics unreadable) hangs" in hung.reason
 
 
 def test_job_succeeds_once_its_workers_and_its_server_have_ended_well() -> None:

@@ -121,7 +121,8 @@ def put_together(context: Context, subject: Subject) -> Parts:
             losses=losses,
             evaluation=evaluation,
             exchange=exchange,
-            batch_size=None if worker is None else worker.global_batch_size,
+            # An asynchronous step has the samples of one worker, however many those are by the plan that is to come.
+            batch_size=None if worker is None or is_asynchronous else worker.global_batch_size,
         ),
         join=join,
     )

@@ -64,7 +64,7 @@ class TrainingProgress:
             return batch
         raise RuntimeError(
             "the global batch is known only once the loop over the batches has begun: it follows from the number of "
-            "workers, or batching.fixedGlobalBatch is false"
+            "workers, training.mode is ASP, or batching.fixedGlobalBatch is false"
         )
 
     @property

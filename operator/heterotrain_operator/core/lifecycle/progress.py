@@ -147,11 +147,14 @@ def hung(job: Job, facts: Facts, members: Sequence[WorkerSeen], memory: Remember
     coming = outsiders(facts, memory)
     alive = [worker for worker in members if facts.states[worker.name] is not WorkerState.GONE]
     alive = [worker for worker in alive if worker.name not in coming] or alive
-    culprits = [worker for worker in alive if _holds_up(worker)]
+    # Its parameter server waits for updates while workers compute; those who wait for it are held up.
+    culprits = [worker for worker in (*alive, facts.server) if worker is not None and _holds_up(worker)]
     named = [_last_known(worker) for worker in culprits or alive]
     waited = f"no step was committed for {stalled:.0f} s (patience {limit:.0f} s)"
     message = f"{waited}: {listed(named)} {'hangs' if len(named) == 1 else 'hang'}; {WAY_OUT}"
-    quiet = _silent_for_long(job, members, memory, now) if any(each.metrics is not None for each in alive) else set()
+    quiet = set()
+    if any(each.metrics is not None for each in alive):
+        quiet = _silent_for_long(job, members, memory, now) | ({facts.server.name} if facts.server else set())
     seen = [
         each.name
         for each in culprits
