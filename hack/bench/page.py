@@ -41,6 +41,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Documents], str]]] = {
     "asp": ("asp", tables_asp.accuracy),
     "asp_run": ("asp_run", tables_asp.real),
     "asp_server": ("asp_server", tables_asp.server),
+    "asp_chaos": ("asp_chaos", tables_asp.chaos),
     "bsp": ("bsp", measured.bsp),
     "by_batch": ("by_batch", tables_papers.by_batch),
     "chaos": ("chaos", measured.chaos),

@@ -11,7 +11,7 @@ import transformers
 from torch import nn
 from torch.optim import lr_scheduler
 
-from heterotrain.training.schedules import Every
+from heterotrain.training.schedules import Every, Schedules
 from trainer.alone import prepared, run, sgd, train
 
 
@@ -57,6 +57,13 @@ class Plain(Named):
 
 class Demanding(Named):
     def step(self, metric: float) -> None: ...
+
+
+def test_torch_warns_of_no_process_whose_script_has_had_no_batch(recwarn: pytest.WarningsRecorder) -> None:
+    schedules = Schedules()
+    schedules.add("schedule", lr_scheduler.ExponentialLR(sgd(nn.Linear(1, 1)), 0.5))
+    schedules.step(1, 0, epochs=0)
+    assert not recwarn.list
 
 
 def test_schedules_are_stepped_by_step_or_by_epoch_whosever_they_are() -> None:

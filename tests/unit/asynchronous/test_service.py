@@ -186,6 +186,18 @@ def test_at_the_end_a_fast_worker_computes_what_a_slow_one_has_not_begun() -> No
     job.assert_each_once()
 
 
+def test_what_a_worker_without_samples_had_ahead_goes_out_at_once() -> None:
+    job = Job(Rules(100, epochs=9), Bound(), {"a": 10, "b": 10})
+    job.enter("a")
+    job.enter("b")
+    assert job.granted["b"].ahead is not None
+    held = job.granted["b"].ahead.share
+    job.follow({"a": 10, "b": 0})
+    job.deliver("b")
+    job.deliver("a")  # it computes what it had ahead, and loads
+    assert job.granted["a"].ahead is not None and job.granted["a"].ahead.share == held
+
+
 @pytest.mark.parametrize(
     ("update", "why"),
     [

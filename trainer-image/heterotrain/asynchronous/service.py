@@ -110,13 +110,15 @@ class Service:
     # --- who is there ---------------------------------------------------------------------------------------------
 
     def follow(self, batches: Mapping[str, int]) -> None:
-        """The plan's members, in its order, and their samples per update; who computes goes on with what it has."""
+        """The plan's members, in its order, and their samples per update; who computes ends what it has begun."""
         self._batches = dict(batches)
         self._places = {worker: place for place, worker in enumerate(batches)}
         for worker in [worker for worker in self.workers if worker not in batches]:
             self.leave(worker)
         for worker, standing in self.workers.items():
             standing.batch_size = batches[worker]
+            while standing.batch_size < 1 and len(standing.leases) > (standing.since is None):
+                self.ledger.give_back(worker, standing.leases.pop().number)  # it would not come to them
 
     def enter(self, worker: str, now: float) -> None:
         """A worker asks for its first grant, or for parameters anew. A joiner starts at the clock of the slowest.

@@ -132,6 +132,10 @@ def watching_plateaus(optimizer: torch.optim.Optimizer, in_loop: Callable[[], bo
 def _step(schedule: Any) -> None:
     # It raises beyond its end, which only a job without one comes to.
     if not (isinstance(schedule, lr_scheduler.OneCycleLR) and schedule.last_epoch >= schedule.total_steps):
+        optimizer = getattr(schedule, "optimizer", None)
+        if optimizer is not None:
+            # A step is committed also where the script has called no `optimizer.step()` yet, which torch would warn of.
+            optimizer._opt_called = True
         schedule.step()
 
 
