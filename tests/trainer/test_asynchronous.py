@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -99,6 +101,18 @@ def test_running_statistics_move_by_a_workers_share_and_all_else_is_taken_over()
     assert normalises.num_batches_tracked == 7
     there.move_buffers(room, 1.0)
     assert normalises.running_mean.tolist() == [4.0] * 4
+
+
+def test_a_workers_schedules_are_those_of_the_step_also_after_a_server_that_was_lost(tmp_path: Path) -> None:
+    step = asynchronous(tmp_path, nn.Linear(3, 1), LossKind("mean"), 0)
+    optimizer = step._subject.optimizer
+    step._subject.schedules.add("schedule", torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5))
+    taken: Any = SimpleNamespace(take=lambda _grant: None)
+    step._line = taken
+    news = '{"loss": 1.0, "epoch_loss": 1.0, "evaluation": {"step": -1, "values": {}}}'
+    for at in (3, 1, 2, 4):  # the second server goes on from step 1
+        step._take(Grant("x", 1, (0, 0, 12), (), (at, 0, 0), False, False, "", news))
+    assert optimizer.param_groups[0]["lr"] == 0.1 * 0.5**4
 
 
 def test_how_many_updates_there_will_be_is_not_known_before_there_is_a_plan(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ class Asynchronous(Computing):
         self._line: ServerLine | None = None
         self._worker: Worker | None = None
         self._grant: Grant | None = None
+        self._scheduled = 0  # the step that schedules have come to
 
     # --- who trains ---------------------------------------------------------------------------------------------
 
@@ -304,9 +305,11 @@ class Asynchronous(Computing):
             # Samples that another worker gave back may be of an earlier epoch, to which no script goes back.
             epoch, cursor = max(before.epoch, given.epoch), given.start
         state.position = after = Position(step, epoch, cursor)
-        for number in range(before.step + 1, after.step + 1):
+        # After the server's restart the job may be at an earlier step, whose schedules were stepped here.
+        for number in range(self._scheduled + 1, after.step + 1):
             ended = after.epoch - before.epoch if number == after.step else 0
             self._subject.schedules.step(number, after.epoch, epochs=ended)
+            self._scheduled = number
         news = parse_news(grant.news.encode())
         shown.step, shown.epoch, shown.loss = after.step, after.epoch, news.loss
         state.epoch_loss.last = news.epoch_loss
