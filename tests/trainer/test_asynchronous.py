@@ -106,7 +106,7 @@ def test_running_statistics_move_by_a_workers_share_and_all_else_is_taken_over()
 def test_a_workers_schedules_are_those_of_the_step_also_after_a_server_that_was_lost(tmp_path: Path) -> None:
     step = asynchronous(tmp_path, nn.Linear(3, 1), LossKind("mean"), 0)
     optimizer = step._subject.optimizer
-    step._subject.schedules.add("schedule", torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5))
+    step._subject.schedules.add("schedule", torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5), "step")
     taken: Any = SimpleNamespace(take=lambda _grant: None)
     step._line = taken
     news = '{"loss": 1.0, "epoch_loss": 1.0, "evaluation": {"step": -1, "values": {}}}'

@@ -61,7 +61,7 @@ class Demanding(Named):
 
 def test_torch_warns_of_no_process_whose_script_has_had_no_batch(recwarn: pytest.WarningsRecorder) -> None:
     schedules = Schedules()
-    schedules.add("schedule", lr_scheduler.ExponentialLR(sgd(nn.Linear(1, 1)), 0.5))
+    schedules.add("schedule", lr_scheduler.ExponentialLR(sgd(nn.Linear(1, 1)), 0.5), "step")
     schedules.step(1, 0, epochs=0)
     assert not recwarn.list
 

@@ -152,9 +152,7 @@ def hung(job: Job, facts: Facts, members: Sequence[WorkerSeen], memory: Remember
     named = [_last_known(worker) for worker in culprits or alive]
     waited = f"no step was committed for {stalled:.0f} s (patience {limit:.0f} s)"
     message = f"{waited}: {listed(named)} {'hangs' if len(named) == 1 else 'hang'}; {WAY_OUT}"
-    quiet: set[str] = set()
-    if any(each.metrics is not None for each in alive):
-        quiet = _silent_for_long(job, members, memory, now) | ({facts.server.name} if facts.server else set())
+    quiet = _silent_for_long(job, members, memory, now) if any(each.metrics is not None for each in alive) else set()
     seen = [
         each.name
         for each in culprits
