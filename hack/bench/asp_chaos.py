@@ -1,6 +1,6 @@
 """Asynchronous jobs under random faults: each sample is applied once an epoch, and a replay gives the model.
 
-    .venv/bin/python hack/bench/asp_chaos.py --seeds 16 --out hack/bench/results/asp/chaos.json
+    .venv/bin/python hack/bench/asp_chaos.py --seeds 15 --out hack/bench/results/asp/chaos.json
 
 Runs that many jobs of real processes by `heterotrain run`: a parameter server and three workers, which are slow until
 their faults are over. A seed draws the job's options and its faults: workers that are killed, asked to leave, or
