@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from statistics import fmean
 
@@ -35,7 +36,8 @@ def accuracy(documents: Documents) -> str:
     rows = []
     for model, place, arm in dict.fromkeys((run["model"], run["place"], run["arm"]) for run in runs):
         mine = [run for run in runs if (run["model"], run["place"], run["arm"]) == (model, place, arm)]
-        target = 0.95 * fmean(run["accuracy"] for run in runs if run["model"] == model and run["arm"] == BSP)
+        whole = [run["accuracy"] for run in runs if run["model"] == model and run["arm"] == BSP]
+        target = 0.95 * fmean(whole) if whole else math.inf
         reached = [next((when for when, found in run["epochs"] if found >= target), None) for run in mine]
         came = [when for when in reached if when is not None]
         rows.append(
@@ -55,7 +57,8 @@ def accuracy(documents: Documents) -> str:
                 f"{fmean(run['adjustments'] for run in mine):.1f}",
             ]
         )
-    rows.sort(key=lambda row: (list(dict.fromkeys(each[0] for each in rows)).index(row[0]), row[1], ARMS.index(row[2])))
+    models = list(dict.fromkeys(row[0] for row in rows))
+    rows = sorted(rows, key=lambda row: (models.index(row[0]), row[1], ARMS.index(str(row[2]))))
     headings = ("model", "level", "arm", "accuracy", "virtual seconds", "until 95 % of BSP's accuracy", "updates")
     more = ("staleness", "greatest", "fastest over slowest update rate", "adjustments")
     return table((*headings, *more), rows, texts=3)
