@@ -21,7 +21,7 @@ from heterotrain.data.sampler import CARRY, Rules
 from heterotrain_operator.clusters.simulated.events import EndOfWorker
 from heterotrain_operator.clusters.simulated.influences import Influences, Trainee
 from heterotrain_operator.clusters.simulated.noise import SHARED, Draws, Matrix
-from heterotrain_operator.clusters.simulated.pod import SimulatedPod, kill_beyond_limits, leave, present_of
+from heterotrain_operator.clusters.simulated.pod import SimulatedPod, end_due, kill_beyond_limits, leave, present_of
 from heterotrain_operator.clusters.simulated.scenario import Scenario
 from heterotrain_operator.core.model import PeerMetrics, WorkerMetrics
 from heterotrain_operator.core.split.passes import at_once
@@ -226,7 +226,7 @@ class AsynchronousTraining:
                 continue
             taken.append(self.last_step_at - before)
             over = self._scenario.total_steps is not None and self.step >= self._scenario.total_steps
-            if self._happen(pods) or over:
+            if end_due(self._ends, self.executed, pods, self.step) or over:
                 if over:
                     self._finish()
                 break
@@ -356,18 +356,6 @@ class AsynchronousTraining:
                 )
 
     # --- ends --------------------------------------------------------------------------------------------------
-
-    def _happen(self, pods: Pods) -> bool:
-        """What is due after this update: pods die. Returns whether one did."""
-        died = False
-        while self._ends and self._ends[0].at <= self.executed:
-            event = self._ends.pop(0)
-            for pod in pods.values():
-                if pod.exit_code is None and event.concerns(pod.name, pod.group):
-                    pod.last_step = self.step
-                    event.end(pod)
-                    died = True
-        return died
 
     def _finish(self) -> None:
         self._report()

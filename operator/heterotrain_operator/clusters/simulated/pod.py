@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from heterotrain.contract import MEMBERS_MAY_END, PHASE_PREPARING, PHASE_WAITING, Plan
+from heterotrain_operator.clusters.simulated.events import EndOfWorker
 from heterotrain_operator.clusters.simulated.laws import TimeLaw
 from heterotrain_operator.clusters.simulated.scenario import MemoryUse
 from heterotrain_operator.core.model import PodPhase, WorkerMetrics, WorkerSeen
@@ -193,3 +194,16 @@ def leave(pods: Sequence[SimulatedPod], staying: Collection[str], step: int) -> 
     for pod in pods:
         if pod.uid not in staying and pod.exit_code is None and pod.gone_at is None:
             pod.end_in_order(step)
+
+
+def end_due(ends: list[EndOfWorker], executed: int, pods: Mapping[str, SimulatedPod], step: int) -> bool:
+    """What is due by so many executed steps, of which so many are committed, happens: pods end. Whether one did."""
+    ended = False
+    while ends and ends[0].at <= executed:
+        event = ends.pop(0)
+        for pod in pods.values():
+            if pod.exit_code is None and event.concerns(pod.name, pod.group):
+                pod.last_step = step
+                event.end(pod)
+                ended = True
+    return ended

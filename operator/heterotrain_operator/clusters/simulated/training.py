@@ -19,6 +19,7 @@ from heterotrain_operator.clusters.simulated.noise import SHARED, Draws, Matrix
 from heterotrain_operator.clusters.simulated.pod import (
     SimulatedPod,
     can_change,
+    end_due,
     kill_beyond_limits,
     leave,
     present_of,
@@ -240,7 +241,7 @@ class Training:
                 break
             done = self._some(until, math.inf if most is None else most - taken)
             taken += done
-            died = self._happen(pods)
+            died = end_due(self._ends, self.executed, pods, self.step)
             over = self._scenario.total_steps is not None and self.step >= self._scenario.total_steps
             if over:
                 self._finish()
@@ -325,18 +326,6 @@ class Training:
         """Write what was counted into the members' metrics."""
         if self._followed is not None:
             self._followed.report(self.step, self._epoch, self._first_metrics)
-
-    def _happen(self, pods: Pods) -> bool:
-        """What is due at this step: workers die. Returns whether one did."""
-        died = False
-        while self._ends and self._ends[0].at <= self.executed:
-            event = self._ends.pop(0)
-            for pod in pods.values():
-                if pod.exit_code is None and event.concerns(pod.name, pod.group):
-                    pod.last_step = self.step
-                    event.end(pod)
-                    died = True
-        return died
 
     def _finish(self) -> None:
         assert self._followed is not None
