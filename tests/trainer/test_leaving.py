@@ -286,7 +286,7 @@ def test_whoever_finishes_without_an_answer_of_the_others_writes_the_last_checkp
     )
     state: Any = SimpleNamespace(save=lambda *, writes, beside: saved.append(writes), release=list)
     said: list[Termination] = []
-    context: Any = MagicMock(plans=SimpleNamespace(rank=1))
+    context: Any = MagicMock(plans=SimpleNamespace(rank=1, leads=False))
     context.farewell.write = lambda: said.append(last_words("", leaving, context.stop, context.metrics.state, 9))
     saving = Saving(context, state, group, MagicMock())
     leaving = Leaving(context, state, group=group, exchange=MagicMock(), accounts=MagicMock(), saving=saving)
@@ -305,7 +305,7 @@ def test_a_leader_that_is_asked_to_stop_writes_no_step_in_which_sums_may_be_miss
     state: Any = SimpleNamespace(
         release=list, save=lambda *, writes, beside: saved.append(writes), position=SimpleNamespace(step=5)
     )
-    context: Any = MagicMock(plans=SimpleNamespace(rank=0))
+    context: Any = MagicMock(plans=SimpleNamespace(rank=0, leads=True))
     saving = Saving(context, state, group, MagicMock())
     leaving = Leaving(context, state, group=group, exchange=MagicMock(), accounts=MagicMock(), saving=saving)
     with pytest.raises(SystemExit):

@@ -39,6 +39,7 @@ from heterotrain.state.checkpoint import CheckpointError
 from heterotrain.state.hyperparameters import Hyperparameters
 from heterotrain.state.training_state import TrainingState
 from heterotrain.training.running_step import RunningStep
+from heterotrain.training.server_line import ServerLostError
 
 CPU = torch.device("cpu")
 Pair = namedtuple("Pair", ["one", "other"])
@@ -361,4 +362,5 @@ def test_a_prepared_model_is_used_as_the_scripts_own() -> None:
 
 def test_errors_bear_the_names_that_the_contract_gives_them() -> None:
     assert MissingDeviceError.__name__ == contract.ERROR_MISSING_DEVICE
-    assert {each.__name__ for each in (MembershipError, CollectiveError, CheckpointError)} == contract.ERRORS_THAT_PASS
+    passing = (MembershipError, ServerLostError, CollectiveError, CheckpointError)
+    assert {each.__name__ for each in passing} == contract.ERRORS_THAT_PASS
