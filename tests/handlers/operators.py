@@ -30,7 +30,7 @@ from heterotrain_operator.controller.runtime import Runtime
 from kube_server.api_server import ApiServer, Document
 from unit.kube.worlds import JOB, NAMES
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 """Far more than anything takes that is waited for here."""
 
 

@@ -231,7 +231,7 @@ async def test_jobs_deleted_meanwhile_are_not_begun_again_nor_kept(
         api.reads.clear()
         site.up()
         await until(lambda: loops() == ["job team-a/resting"])
-        assert runtime.pods.of(("team-a", "digits")) == []
+        await until(lambda: runtime.pods.of(("team-a", "digits")) == [])
         asked = {read[2] for read in api.reads if read[:2] == ("get", "heterotrainingjobs")}
         assert asked <= {"deleted", "digits"}, "nobody asks for what the new list shows"
         api.writes.clear()

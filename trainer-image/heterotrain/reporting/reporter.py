@@ -8,6 +8,7 @@ training.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import math
 import numbers
@@ -189,11 +190,15 @@ class _Outlet:
             self._say_once("is too slow, so some figures are dropped")
 
     def end(self) -> None:
-        """After what is queued, unless the queue is full: then it is cut off."""
-        try:
-            self._queue.put_nowait(None)
-        except queue.Full:
-            self._say_once("is too slow, so the last figures are dropped")
+        """After what is queued, of which some is dropped if there is no room for this."""
+        while True:
+            try:
+                self._queue.put_nowait(None)
+                return
+            except queue.Full:
+                self._say_once("is too slow, so some figures are dropped")
+            with contextlib.suppress(queue.Empty):
+                self._queue.get_nowait()
 
     def join(self, seconds: float) -> None:
         """Wait until it has ended, for so long at most."""
