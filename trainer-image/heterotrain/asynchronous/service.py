@@ -121,7 +121,7 @@ class Service:
                 self.ledger.give_back(worker, standing.leases.pop().number)  # it would not come to them
 
     def enter(self, worker: str, now: float) -> None:
-        """A worker asks for its first grant, or for parameters anew. A joiner starts at the clock of the slowest.
+        """A worker asks for its first grant, or for parameters again. A joiner starts at the clock of the slowest.
 
         Raises KeyError if the plan does not name it.
         """
@@ -167,7 +167,7 @@ class Service:
             standing.discarded += 1
             standing.leases.remove(lease)
             self.ledger.give_back(update.worker, update.lease)
-            standing.clock = max(self._clocks())  # it begins anew, beside the fastest
+            standing.clock = max(self._clocks())  # it goes on beside the fastest
             self._await_grant(update.worker, standing, now)
             return Refused("it is late", late=True)
         return Accepted(update.worker, lease, self.version - update.version)
