@@ -228,7 +228,7 @@ def test_what_is_remembered_of_the_server_reads_back() -> None:
 
 
 def test_balance_by_cycles_counts_what_a_slow_link_costs() -> None:
-    def own_seconds(balance: str) -> list[float]:
+    def batches(balance: str) -> list[float]:
         world = ServedWorld(balance=balance, global_batch=96).trains()
         for _ in range(6):
             world.train(10)
@@ -241,8 +241,8 @@ def test_balance_by_cycles_counts_what_a_slow_link_costs() -> None:
         assert world.plan is not None
         return [float(batch) for batch in world.plan.batch_sizes]
 
-    assert max(own_seconds("Compute")) - min(own_seconds("Compute")) <= 1
-    first, second, link = own_seconds("Cycle")
+    assert max(batches("Compute")) - min(batches("Compute")) <= 1
+    first, second, link = batches("Cycle")
     assert first == pytest.approx(second, abs=1) and link < 0.7 * first
 
 
