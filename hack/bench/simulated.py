@@ -43,7 +43,7 @@ QUICK_WORKERS, QUICK_SEEDS, QUICK_POLICIES = (3, 8), 3, (UNIFORM, OWN_POLICY)
 SOURCES = (
     *(f"operator/heterotrain_operator/{name}" for name in ("api", "core", "clusters/simulated", "experiments")),
     *(f"operator/heterotrain_operator/{name}.py" for name in ("loop", "clusters/port")),
-    *(f"trainer-image/heterotrain/{name}" for name in ("contract", "foreign.py")),
+    *(f"trainer-image/heterotrain/{name}" for name in ("contract", "foreign.py", "asynchronous", "data/sampler.py")),
     *(f"hack/bench/{name}" for name in ("simulated.py", "simulated_scenarios.py", "kinds.py", "recorded_steps.json")),
 )
 """What decides a run's figures."""

@@ -43,4 +43,5 @@ def test_example_script_runs_alone(path: Path) -> None:
     run = subprocess.run(
         [sys.executable, str(path)], env=environment, capture_output=True, text=True, timeout=120, check=True
     )
-    assert run.stdout.startswith("step ")
+    # A transformers.Trainer prints each evaluation before that line.
+    assert run.stdout.splitlines()[-1].startswith("step ")
