@@ -62,7 +62,7 @@ become_tests() { # FOLDER [PYTEST ARGUMENT ...]: leaves in FOLDER/without what w
     for each in $NEED_TORCH; do tests+=("--ignore=$each"); done
   fi
   rm -f "$folder/ended"
-  exec "$folder/bin/python" -m pytest -q -o "cache_dir=$folder/pytest_cache" "${again[@]}" "$@" "${tests[@]}" \
+  exec "$folder/bin/python" -m pytest -q -o "cache_dir=$folder/pytest_cache" --hypothesis-profile=few "${again[@]}" "$@" "${tests[@]}" \
     --ignore="$NOT_OF_PYTHON" -m "not processes and not packages and not e2e and not long"
 }
 

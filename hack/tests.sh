@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests that need no cluster, in three parts. Those of one process share out the cores. Gangs of real workers run two at
-# a time. Those that assert how real workers are balanced run alone, for workers are balanced against whatever runs beside
+# The tests that need no cluster, in three parts. Those of one process share out the cores. Gangs of real workers, which wait
+# for most of their time, run three at a time. Those that assert how real workers are balanced run alone, for workers are balanced against whatever runs beside
 # them. Each part runs whatever the ones before it have found.
 # --unit: only the first part. --all: the long matrices too, hypothesis with many examples, and the unit tests on the other
 # versions of Python. --e2e: instead of all these the tests on a cluster, two at a time, and then, alone, those that balance
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 export PYTHONDONTWRITEBYTECODE= # thousands of processes would each compile what they import
 
 AT_ONCE_AT_MOST=8 # each of them imports torch
-GANGS_AT_ONCE=2
+GANGS_AT_ONCE=3
 FILES_AT_ONCE=2 # of tests on a cluster, which wait for most of their time; tests of one file share what only one can have
 TESTS_FAILED=1
 NONE_RAN=5
@@ -56,6 +56,10 @@ local_part() { # NAME MARKS [PYTEST ARGUMENT ...]
   part "$name" -q --durations=10 --ignore=tests/e2e -m "$which and $marks" "$@"
 }
 
+marked() { # MARK: the files with such tests, unless others were asked for, for it takes some time to read all
+  [ ${#chosen[@]} -gt 0 ] || grep -rl "mark\.$1\b" --include='test_*.py' --exclude-dir=e2e tests
+}
+
 if [ -n "$e2e" ]; then
   e2e_part() { part "$1" -v --durations=0 --durations-min=1 -m "$2" "${@:3}" tests/e2e tests/kube_server/test_api_server.py; }
   e2e_part e2e "not disruptive and not alone" --numprocesses $FILES_AT_ONCE --dist loadfile
@@ -68,7 +72,8 @@ local_part unit "not processes and not packages" \
   --numprocesses $((cores < AT_ONCE_AT_MOST ? cores : AT_ONCE_AT_MOST)) --dist worksteal
 if [ -z "$unit_only" ]; then
   local_part gangs "(processes or packages) and not alone" --numprocesses $GANGS_AT_ONCE --dist worksteal
-  local_part alone "processes and alone"
+  # shellcheck disable=SC2046
+  local_part alone "processes and alone" $(marked alone)
 fi
 if [ -n "$all" ]; then hack/pythons.sh ${last_failed:+--last-failed} "${chosen[@]}" || failed=1; fi
 exit $failed

@@ -287,7 +287,8 @@ def test_stragglers_that_are_acted_upon_meanwhile_leave_a_job_that_has_its_worke
     assert world.created <= 4 + 8 * (1 + world.ends) + 5 * (backoff_limit + 1)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Each example takes as long as three of the others, for a search has so many rounds.
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=settings().max_examples // 3)
 @given(st.lists(HAPPENINGS, max_size=20), st.booleans(), st.floats(0.01, 2.0))
 def test_search_for_the_workers_that_pay_keeps_its_bounds_and_ends_whatever_happens_meanwhile(
     series: Sequence[tuple[str, object]], forgetful: bool, threshold: float
