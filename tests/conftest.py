@@ -1,8 +1,8 @@
 """For all tests: what hypothesis tries is the same in every run, so that no change is blamed for another's luck; and
 commands that are started hear the signals that end them.
 
-`make test` tries 25 examples, `make test-all` 100 (`--hypothesis-profile=thorough`), and on each further version of Python
-5 (`few`), for there the same code is only to be understood as well.
+`make test` tries 25 examples, `make test-all` 100 (`--hypothesis-profile=thorough`), and on each further version of
+Python 5 (`few`), for there the same code is only to be understood as well.
 """
 
 from __future__ import annotations

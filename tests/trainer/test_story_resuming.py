@@ -16,6 +16,7 @@ from trainer.gang import STAY, Gang
 from trainer.story import (
     BREAK_TRANSITION,
     CONFIG,
+    IMPATIENT,
     SCRIPT,
     assert_preempted,
     assert_replayed,
@@ -125,7 +126,7 @@ def test_asked_to_stop_beside_a_peer_that_is_silent_the_leader_still_saves(
     tmp_path: Path, silent: signal.Signals
 ) -> None:
     folder = tmp_path / "checkpoints"
-    with story(tmp_path, (40, 56), replace(CONFIG, checkpoint_path=str(folder))) as gang:
+    with story(tmp_path, (40, 56), replace(IMPATIENT, checkpoint_path=str(folder))) as gang:
         gang.await_step(3)
         send(gang, silent, 1)
         gang.stop()
