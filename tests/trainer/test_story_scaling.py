@@ -20,7 +20,11 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.mark.parametrize(
-    ("batch", "grows"), [(96, {}), (48, {"globalBatch": "Grow", "maxGlobalBatchSize": 108})], ids=["Fixed", "Grow"]
+    ("batch", "grows"),
+    [
+        pytest.param(96, {}, marks=pytest.mark.long, id="Fixed"),
+        pytest.param(48, {"globalBatch": "Grow", "maxGlobalBatchSize": 108}, id="Grow"),
+    ],
 )
 def test_job_finds_how_many_real_workers_pay_and_ends_with_the_weights_of_one_process(
     tmp_path: Path, batch: int, grows: dict[str, Any]
