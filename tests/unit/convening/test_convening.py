@@ -19,7 +19,7 @@ RULES = Rules(split=lambda members: "a plan")
 
 
 @pytest.mark.parametrize("more", [{}, {"held": True}, {"skips": True}, {"retries": True}], ids=str)
-@settings(max_examples=max(100, settings().max_examples))
+@settings(max_examples=min(100, 4 * settings().max_examples))
 @given(st.integers(0, 2**32))
 def test_no_schedule_of_faults_splits_a_job_or_stops_it_for_good(more: dict[str, bool], seed: int):
     """Nor where interpreters are held, plans skip generations, or changes are prepared again."""
