@@ -11,7 +11,7 @@ import pytest
 
 from handlers.operators import Workers, serving_workers
 from heterotrain_operator.controller import handlers as kopf_handlers
-from heterotrain_operator.controller import rounds
+from heterotrain_operator.controller import rounds, short_documents
 from heterotrain_operator.controller import supervisor as controller
 from heterotrain_operator.core.pacing import Pace
 from kube_server.api_server import ApiServer
@@ -66,6 +66,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         rounds: ("TAKEN_SECONDS",),
         controller: ("FAILURE_SECONDS", "GREATEST_FAILURE_SECONDS", "UNEXPECTED_SECONDS"),
         kopf_handlers: ("RETRY_SECONDS",),
+        short_documents: ("LONGEST_PAUSE",),
     }.items():
         for name in names:
             monkeypatch.setattr(module, name, 0.05)
