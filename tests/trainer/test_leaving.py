@@ -262,7 +262,7 @@ def test_what_does_not_fill_a_step_goes_where_the_job_says(tmp_path: Path, last_
 @pytest.mark.processes
 def test_peers_of_a_frozen_leader_still_learn_that_they_are_to_stop(tmp_path: Path) -> None:
     config = TrainingConfig(steps=100_000, progress_timeout_seconds=600, heartbeat_timeout_seconds=1.5)
-    with Gang(tmp_path, script(tmp_path, WHOLE), (4, 2, 2), config) as gang:
+    with Gang(tmp_path, [DISTURBED, "short-stop", *script(tmp_path, WHOLE)], (4, 2, 2), config) as gang:
         gang.await_step(5)
         gang.processes[0].send_signal(signal.SIGSTOP)
         # One ends, so the other one waits for the leader, which may go on elsewhere.

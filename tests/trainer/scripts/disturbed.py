@@ -18,6 +18,7 @@ late-copy: checkpoints are copied as late as can be: once the training waits for
 slow-disk FIFO: each checkpoint that the leader writes takes until the test lets it go on: what is written to the FIFO
     lets one go on for each byte. FREEZES="WORKER STEP" in the environment freezes a worker in a step.
 library WORKER KIND: it says that its library is another one (`other`), or is from before workers said so (`older`).
+short-stop: who is asked to stop waits no longer than three seconds for the others to end the step.
 nccl: groups of gloo's say of themselves that they are nccl's. What is decided over nccl is decided here; what a GPU
     does is not shown.
 """
@@ -182,6 +183,10 @@ def hold_up(whom: str) -> None:
         Session.scale = holding_scale
 
 
+def stop_soon() -> None:
+    generations.STOP_SECONDS = membership.STOP_SECONDS = 3.0
+
+
 def copy_late() -> None:
     fill, before_change = StateCopy.fill, Snapshots.before_change
     waited_for = threading.Event()
@@ -254,6 +259,7 @@ WHAT = {
     "transition": (break_transition, 2),
     "held-up": (hold_up, 1),
     "late-copy": (copy_late, 0),
+    "short-stop": (stop_soon, 0),
     "slow-disk": (slow_down_disk, 1),
     "library": (other_library, 2),
     "nccl": (as_nccl, 0),
