@@ -15,7 +15,7 @@ def shorter(script: str) -> str:
         "--epochs 2\n": "--epochs 1\n",
         "--workers 1.0,0.5,0.25\n": "--workers 1.0,0.5,0.25 -- --epochs 2\n",
         "epoch 5:": "epoch 1:",
-        "sleep 5": "sleep 0.5",
+        "sleep 5": "sleep 1",
     }.items():
         assert asked in script, f"the page says {asked!r} no more"
         script = script.replace(asked, instead)
