@@ -20,7 +20,8 @@ from heterotrain_operator.api.document import Location, field_problem, in_json, 
 from heterotrain_operator.api.job import API_VERSION, KIND, HeteroTrainingJob
 from heterotrain_operator.api.problems import MOST_PROBLEMS, ManifestError, Problem, render_path, size_problem
 from heterotrain_operator.api.rule import Rule
-from heterotrain_operator.api.rules import PLAN_FITS_INTO_A_CONFIG_MAP, RULES
+from heterotrain_operator.api.rules import RULES
+from heterotrain_operator.api.rules.workers import PLAN_FITS_INTO_A_CONFIG_MAP
 
 _READ_OF_METADATA = (
     "name",
