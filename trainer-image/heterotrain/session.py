@@ -24,9 +24,10 @@ from torch.utils.data import DataLoader, Dataset
 from heterotrain import contract
 from heterotrain.contract import Member, Plan, Termination, TrainingConfig
 from heterotrain.data.evaluation import Measure
-from heterotrain.data.loading import Loader, Prefetch, Source
+from heterotrain.data.loading import Loader, Prefetch
 from heterotrain.data.once import first_here
 from heterotrain.data.order import Order
+from heterotrain.data.source import Source
 from heterotrain.gradients.counting import LossKind
 from heterotrain.gradients.precision import Arithmetic
 from heterotrain.job.farewell import Farewell

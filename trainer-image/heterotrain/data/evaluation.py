@@ -20,8 +20,9 @@ from torch import nn
 
 from heterotrain.contract import TRAINING_LOSS, EvaluationRecord, Member, TrainingConfig
 from heterotrain.data.likeness import SAMPLE, chosen
-from heterotrain.data.loading import Loader, Samples, Source
+from heterotrain.data.loading import Loader, Samples
 from heterotrain.data.sampler import Position, micro_batches_one_by_one, rank_slice
+from heterotrain.data.source import Source
 from heterotrain.peers import parse_sums
 
 log = logging.getLogger(__name__)
