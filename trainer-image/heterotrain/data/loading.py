@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
 from heterotrain.data import likeness
-from heterotrain.data.augmentation import Draw, begin_drawing, end_drawing, seed_of, seeded_everywhere
+from heterotrain.data.augmentation import Draw, drawing, seed_of, seeded_everywhere
 from heterotrain.data.order import Order
 from heterotrain.data.sampler import Share
 from heterotrain.data.source import Source, loads_at_once
@@ -222,16 +222,13 @@ class _Drawn(Dataset[Any]):
         items: list[Any] = []
         for epoch, indices in samples.parts:
             draw = Draw(self._seed, epoch)
-            token = begin_drawing(draw)
-            try:
+            with drawing(draw):
                 if self._at_once:
                     items += self.whole.__getitems__(indices)
                     continue
                 for index in indices:
                     draw.index = index
                     items.append(self.whole[index])
-            finally:
-                end_drawing(token)
         return items
 
 
