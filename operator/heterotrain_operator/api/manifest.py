@@ -23,7 +23,7 @@ from heterotrain_operator.api.rule import Rule
 from heterotrain_operator.api.rules import RULES
 from heterotrain_operator.api.rules.workers import PLAN_FITS_INTO_A_CONFIG_MAP
 
-_READ_OF_METADATA = (
+READ_OF_METADATA = (
     "name",
     "namespace",
     "uid",
@@ -77,7 +77,7 @@ def parse_stored(document: object) -> tuple[HeteroTrainingJob, tuple[str, ...]]:
     """
     plain = _plain(document)
     if isinstance(metadata := plain.get("metadata"), dict):
-        plain["metadata"] = {name: metadata[name] for name in _READ_OF_METADATA if name in metadata}
+        plain["metadata"] = {name: metadata[name] for name in READ_OF_METADATA if name in metadata}
     unknown = _unknown_locations(plain)
     for *parents, last in unknown:
         node: Any = plain

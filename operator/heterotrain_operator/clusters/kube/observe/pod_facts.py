@@ -12,6 +12,7 @@ from typing import Any
 
 from heterotrain import contract
 from heterotrain.foreign import as_text
+from heterotrain_operator.api.manifest import READ_OF_METADATA
 from heterotrain_operator.api.quantity import parse_quantity
 from heterotrain_operator.clusters.kube.moments import unix_seconds
 from heterotrain_operator.clusters.kube.objects.names import LABEL_GROUP, LABEL_INDEX, LABEL_JOB, TRAINER_PORT
@@ -44,16 +45,7 @@ LONGEST_MESSAGE = 8192
 MAX_CORES = 1e6
 """Most cores that a worker can have; a greater limit counts as none."""
 
-_OF_METADATA = (
-    "name",
-    "namespace",
-    "uid",
-    "resourceVersion",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-)
+_OF_METADATA = (*READ_OF_METADATA, "deletionGracePeriodSeconds")
 _OF_STATUS = ("phase", "podIP", "reason", "message", "conditions", "containerStatuses", "initContainerStatuses")
 
 _PHASES: dict[str, PodPhase] = {
