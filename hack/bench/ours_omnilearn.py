@@ -25,15 +25,7 @@ from tables_omnilearn import (
     paper_saved,
     points,
 )
-from tables_papers import (
-    Ours,
-    Paper,
-    Row,
-    adjustments,
-    iteration_ratio,
-    saved_to_loss,
-    weighting_points,
-)
+from tables_papers import Ours, Paper, Row, adjustments, iteration_ratio, saved_to_loss, weighting_points
 
 OTHER_MACHINES = "other models, data and machines"
 BSP = "measured: four CPU workers that share 1.5 cores"
@@ -186,14 +178,7 @@ PAPER = Paper(
             "slowest less fastest worker of a step over that of equal batches, HL8: the same models",
             "less with each technique; drawn only",
             "omnilearn",
-            over_equal(
-                "HL8",
-                "spread",
-                STATIC,
-                WITHOUT_BAND,
-                OMNILEARN,
-                "Optimal",
-            ),
+            over_equal("HL8", "spread", STATIC, WITHOUT_BAND, OMNILEARN, "Optimal"),
             LEVELS_SIMULATED,
         ),
         *(
@@ -208,12 +193,7 @@ PAPER = Paper(
             )
             for policy, noise, text, why in (
                 (OMNILEARN, 0.02, "without eq. 8", "the paper does not say how noisy its machine was"),
-                (
-                    OMNILEARN,
-                    0.10,
-                    "without eq. 8",
-                    "noise alone exceeds the dead-band again and again",
-                ),
+                (OMNILEARN, 0.10, "without eq. 8", "noise alone exceeds the dead-band again and again"),
                 ("Optimal", 0.10, "global batch fixed", "it weighs noise, and moves once it knows the workers"),
             )
         ),
@@ -258,13 +238,7 @@ PAPER = Paper(
             "32 workers: time saved against equal batches, ResNet-18 / AlexNet",
             "drawn only",
             "omnilearn",
-            saved(
-                MANY,
-                OMNILEARN,
-                "Optimal",
-                ORACLE,
-                workloads=("resnet18", "alexnet"),
-            ),
+            saved(MANY, OMNILEARN, "Optimal", ORACLE, workloads=("resnet18", "alexnet")),
             LEVELS_SIMULATED,
         ),
         Row(
@@ -272,13 +246,7 @@ PAPER = Paper(
             "time to accuracy saved while levels change: the same models",
             "27.9 / 22.7 / 29.3 / 12.8 %",
             "omnilearn",
-            saved(
-                DYNAMIC,
-                OMNILEARN,
-                "Optimal",
-                UNSEEN,
-                ORACLE,
-            ),
+            saved(DYNAMIC, OMNILEARN, "Optimal", UNSEEN, ORACLE),
             f"{LEVELS_SIMULATED}; levels 1-2-4-8-8-4-2-1, the paper's probable order",
             "time for the same steps, in which the same samples train the same model",
         ),
@@ -296,14 +264,7 @@ PAPER = Paper(
             "GPT-2 at HL8: slowest less fastest compute time over that of equal batches",
             "at most 0.53x (12 s, 22.7 s)",
             "omnilearn",
-            over_equal(
-                DYNAMIC,
-                "spread",
-                OMNILEARN,
-                "Optimal",
-                UNSEEN,
-                workloads=("gpt",),
-            ),
+            over_equal(DYNAMIC, "spread", OMNILEARN, "Optimal", UNSEEN, workloads=("gpt",)),
             LEVELS_SIMULATED,
             "a small GPT; the paper's large worker was at its bound of 124",
         ),

@@ -197,7 +197,7 @@ ELASTICITY = Paper(
                 ),
             )
         ),
-    ),
+    )
 )
 
 PAPERS: Mapping[str, Paper] = {

@@ -1,4 +1,4 @@
-"""What the workers of a group do together, in a step and between two: each of it breaks the group if it fails."""
+"""What the workers of a group do together, in a step and between two: whatever fails breaks the group."""
 
 from __future__ import annotations
 
