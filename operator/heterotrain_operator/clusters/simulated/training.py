@@ -312,7 +312,7 @@ class Training:
     def _report(self) -> None:
         """Write what was counted into the members' metrics."""
         if self._followed is not None:
-            self._followed.report(self.step, self._epoch, self._first_metrics)
+            self._followed.report(self.step, self._epoch, self._scenario.total_steps)
 
     def _finish(self) -> None:
         assert self._followed is not None
