@@ -147,12 +147,6 @@ def targets(documents: Documents) -> str | None:
     return f"{max(row['seconds'] for row in mine) / 60:.0f} min at most: {words}"
 
 
-def furthest_from_best(documents: Documents) -> str | None:
-    """By what utility less cost of two groups falls short of the best size's, at most. Of `scaling`."""
-    known = [_short(row) for row in _rows(documents, "groups")]
-    return f"{max(known):.1%}" if known else None
-
-
 SEARCHES = "simulated: a throughput curve fitted to the paper's text; noise of 10 %"
 PRICES = "simulated: a curve of ours, best at 40 workers"
 

@@ -31,14 +31,13 @@ from heterotrain_client.options import (
     IN_MANIFESTS,
     RunOptions,
     options_of,
-    workers_of,
 )
 from heterotrain_operator.api import ManifestError, Problem, parse_manifest
 from heterotrain_operator.cli.cluster.evidence import evidence_of
 from heterotrain_operator.cli.cluster.explain import explanation
 from heterotrain_operator.cli.cluster.job_state import read_job
 from heterotrain_operator.cli.cluster.logs import chosen_workers, lines_of
-from heterotrain_operator.cli.script_job import ScriptJob, document_of
+from heterotrain_operator.cli.script_job import document_of
 from heterotrain_operator.cli.script_look import look_at
 from heterotrain_operator.clusters.kube import reading_errors as refusals
 from heterotrain_operator.clusters.kube.api_server.access import Access, connect
@@ -137,16 +136,7 @@ class ClusterJobs:
     # --- inside ---------------------------------------------------------------------------------------------
 
     def _document(self, script: Path, workers: str | None, asked: RunOptions) -> Document:
-        job = ScriptJob(
-            script,
-            workers_of(workers),
-            asked.global_batch,
-            asked.epochs,
-            asked.steps,
-            asked.arguments,
-            asked.seed,
-            name=asked.name,
-        )
+        job = asked.job_of(script, workers, asked.name)
         try:
             document_of(job)  # that a script is not there is said before it is looked at
             if not job.is_complete:

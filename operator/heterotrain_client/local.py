@@ -34,7 +34,7 @@ from heterotrain_client.errors import (
     NothingThereError,
 )
 from heterotrain_client.models import Explanation, Job, Jobs, Report
-from heterotrain_client.options import FOR_FUNCTIONS, FOR_SCRIPTS, ON_CLUSTERS, RunOptions, options_of, workers_of
+from heterotrain_client.options import FOR_FUNCTIONS, FOR_SCRIPTS, ON_CLUSTERS, RunOptions, options_of
 from heterotrain_operator.api import API_VERSION, KIND, ManifestError, Problem, parse_manifest
 from heterotrain_operator.api.base import PATTERN_MEANING, SERVICE_NAME
 from heterotrain_operator.api.problems import did_you_mean
@@ -43,7 +43,7 @@ from heterotrain_operator.cli.local.checks import Options, prepare
 from heterotrain_operator.cli.local.job_file import JOB_FILE
 from heterotrain_operator.cli.local.script_output import last_lines
 from heterotrain_operator.cli.past_runs import explanation
-from heterotrain_operator.cli.script_job import ScriptJob, job_name
+from heterotrain_operator.cli.script_job import job_name
 from heterotrain_operator.cli.terminal import print_report
 from heterotrain_operator.clusters.kube.moments import timestamp
 from heterotrain_operator.clusters.kube.reading_errors import WorkerNotFoundError
@@ -96,17 +96,7 @@ class LocalJobs:
                 script = _submitted(entry) / script
                 script.write_text(source, encoding="utf-8")
             kept_in = None if asked.checkpoints is None else self._here / asked.checkpoints
-            job = ScriptJob(
-                script,
-                workers_of(workers),
-                asked.global_batch,
-                asked.epochs,
-                asked.steps,
-                asked.arguments,
-                asked.seed,
-                kept_in,
-                name=name,
-            )
+            job = asked.job_of(script, workers, name, kept_in)
             self._check(Options(script, out=entry, script=job, seed=asked.seed, **_common(asked)))
             words = ["--name", name, *(["--workers", workers] if workers else [])]
             numbers: dict[str, object] = {

@@ -14,7 +14,7 @@ from heterotrain_operator.api import Problem
 from heterotrain_operator.api.base import MAX_STEPS
 from heterotrain_operator.api.problems import did_you_mean
 from heterotrain_operator.cli import arguments as command_line
-from heterotrain_operator.cli.script_job import IMAGE, WorkerSpec
+from heterotrain_operator.cli.script_job import IMAGE, ScriptJob, WorkerSpec
 
 Workers = str | int | Iterable[str | int | float]
 """As `--workers` has them: 3, "3x1.0,2x0.5", or a list such as [1.0, 0.5, "gpu:0"]."""
@@ -50,6 +50,11 @@ class RunOptions(BaseModel):
     checkpoints: Path | None = None
     resume: bool = False
     fresh: bool = False
+
+    def job_of(self, script: Path, workers: str | None, name: str | None, checkpoints: Path | None = None) -> ScriptJob:
+        """The script's job. Raises InvalidJobError for workers that cannot be read."""
+        asked = (self.global_batch, self.epochs, self.steps, self.arguments, self.seed)
+        return ScriptJob(script, workers_of(workers), *asked, checkpoints, name=name)
 
 
 class RunArguments(TypedDict, total=False):

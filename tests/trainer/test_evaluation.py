@@ -11,8 +11,8 @@ from torch.utils.data import TensorDataset
 
 from heterotrain.contract import Evaluated, Member, TrainingConfig
 from heterotrain.data.evaluation import Evaluation, Measure
-from heterotrain.data.loading import Source
 from heterotrain.data.sampler import Position
+from heterotrain.data.source import Source
 from trainer.gang import Gang
 from trainer.story import BREAK
 

@@ -19,7 +19,8 @@ from heterotrain import worker_metrics as table
 from heterotrain.contract import TrainingConfig
 from heterotrain.data import likeness
 from heterotrain.data.likeness import NOT_COMPARED, chosen, described, differ
-from heterotrain.data.loading import Loader, Source
+from heterotrain.data.loading import Loader
+from heterotrain.data.source import Source
 from trainer.gang import Gang
 from trainer.story import assert_preempted, send
 

@@ -32,9 +32,10 @@ from torch.utils.data.distributed import DistributedSampler
 import heterotrain
 from heterotrain.data.augmentation import Draw, drawing
 from heterotrain.data.bijection import keyed_order
-from heterotrain.data.loading import Loader, Prefetch, Samples, Source
+from heterotrain.data.loading import Loader, Prefetch, Samples
 from heterotrain.data.order import KEYED, LARGE, PERMUTATION, Order
 from heterotrain.data.sampler import Position, Rules, Share, coming_shares, epoch_order
+from heterotrain.data.source import Source
 
 CPU = torch.device("cpu")
 LENGTH, SEED = 100, 3

@@ -10,8 +10,8 @@ from torch import nn
 
 from heterotrain.contract import TrainingConfig
 from heterotrain.data.evaluation import Evaluation
-from heterotrain.data.loading import Source
 from heterotrain.data.order import Order
+from heterotrain.data.source import Source
 from heterotrain.peers import LONGEST_WORD
 from heterotrain.state.training_state import TrainingState
 from heterotrain.training.subject import Subject

@@ -56,6 +56,14 @@ def check_tensors(module: nn.Module, prefix: str = "") -> None:
             raise TypeError(f"{name}: {hindrance}")
 
 
+def check_registered(given: object, name: str) -> None:
+    """Raises TypeError for an object that checkpoints cannot hold."""
+    if not (hasattr(given, "state_dict") and hasattr(given, "load_state_dict")):
+        raise TypeError(f"{name}: has no state_dict() and load_state_dict()")
+    if isinstance(given, nn.Module):
+        check_tensors(given, name)
+
+
 def _hindrance(tensor: torch.Tensor) -> str:
     """Why a tensor cannot be copied byte by byte, and what to do instead; empty if it can."""
     if is_lazy(tensor):

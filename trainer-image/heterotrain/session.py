@@ -1,4 +1,4 @@
-"""What a training script holds: join a job, prepare, iterate.
+"""What a training script holds once it has joined: prepare, iterate, weight losses, evaluate.
 
 Nothing here refers to a process group, and no error of a collective ever reaches the script: a failed step is dropped
 and its batch comes again. So workers can come and go without a change of the user's code.
@@ -7,13 +7,9 @@ and its batch comes again. So workers can come and go without a change of the us
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import math
-import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,16 +17,17 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from heterotrain import contract
-from heterotrain.contract import Member, Plan, Termination, TrainingConfig
+from heterotrain.contract import Termination, TrainingConfig
 from heterotrain.data.evaluation import Measure
-from heterotrain.data.loading import Loader, Prefetch, Source
+from heterotrain.data.loading import Loader, Prefetch
 from heterotrain.data.once import first_here
 from heterotrain.data.order import Order
+from heterotrain.data.source import Source
 from heterotrain.gradients.counting import LossKind
 from heterotrain.gradients.precision import Arithmetic
 from heterotrain.job.farewell import Farewell
-from heterotrain.job.launched import Launched, is_launched
+from heterotrain.job.launched import Launched
+from heterotrain.job.look import answer_look
 from heterotrain.job.planfile import PlanFile
 from heterotrain.job.plans import Plans
 from heterotrain.job.worker import StopRequest, Worker, choose_device, limit_threads
@@ -39,15 +36,15 @@ from heterotrain.refusals import (
     check_loss,
     check_modules,
     check_optimizer,
-    check_process,
-    check_tensors,
+    check_registered,
     remark_on_lacking,
 )
 from heterotrain.reporting.cuda_peak import peak_memory_of
 from heterotrain.reporting.logs import show_log_alone, show_log_of_worker
-from heterotrain.reporting.metrics import Series, WorkerMetrics, serve
+from heterotrain.reporting.metrics import Series, serve
 from heterotrain.reporting.reporter import Reporter, Training, checked
 from heterotrain.sinks import Sink
+from heterotrain.standing import Standing
 from heterotrain.training.batches import Batches
 from heterotrain.training.context import Context
 from heterotrain.training.leaving import last_words
@@ -57,76 +54,13 @@ from heterotrain.training.optimizer import ElasticOptimizer
 from heterotrain.training.rate_scaling import RateScaling
 from heterotrain.training.schedules import Every
 from heterotrain.training.subject import Subject
-from heterotrain.training.warming import UnknownMetrics
 
 log = logging.getLogger(__name__)
 
 _USUAL_BATCH_SIZE = 32
 
 
-def join(
-    *,
-    batch_size: int | None = None,
-    epochs: int | None = None,
-    steps: int | None = None,
-    seed: int = 0,
-    checkpoints: str | Path | None = None,
-    checkpoint_every_steps: int = 100,
-) -> Session:
-    """Join the job that this process was started for, or the workers that torchrun has started; else be the only one.
-
-    The arguments are for these: in a job its manifest decides. `batch_size` is that of all workers together; without
-    one it is that of the DataLoader given to `prepare()`, or 32. Without epochs and steps there is one epoch. In the
-    folder `checkpoints` torchrun's workers keep the newest three, and go on from the newest. Call `join` once, early:
-    from here on the worker answers to SIGTERM and reports how it ended, and torch's random state is seeded.
-
-    `heterotrain run SCRIPT` takes batch size, epochs or steps, and seed from here for its manifest, where its command
-    line does not say them.
-
-    Raises ValueError if the job's environment is incomplete, OSError if the metrics port is taken, RuntimeError if a
-    promised GPU is missing, and in a process that multiprocessing has started, which is no worker.
-    """
-    worker = Worker.from_environment(os.environ)
-    check_process(is_in_job=worker is not None)
-    if worker is None:
-        _answer_look(final=batch_size is not None, epochs=epochs, steps=steps, batch_size=batch_size, seed=seed or None)
-        if epochs is None and steps is None:
-            epochs = 1
-        folder = None if checkpoints is None else str(Path(checkpoints).absolute())
-        config = TrainingConfig(
-            epochs=epochs,
-            steps=steps,
-            seed=seed,
-            checkpoint_path=folder,
-            checkpoint_every_steps=checkpoint_every_steps,
-        )
-        if is_launched(os.environ) and (folder is not None or os.environ["WORLD_SIZE"] != "1"):
-            launched = Launched(os.environ, config)
-            return Session(launched.worker, launched.worker.config, batch_size, launched)
-        session = Session(None, replace(config, checkpoint_path=None), batch_size)
-        if folder is not None:
-            log.warning("a run alone keeps no checkpoints: start it by `torchrun --nproc-per-node 1`, or as a job")
-        return session
-    return Session(worker, worker.config, None)
-
-
-def _answer_look(*, final: bool, **given: int | None) -> None:
-    """Where `heterotrain run` takes a first look at a script: write down what is known, and end once that is all."""
-    path = os.environ.get(contract.ENV_LOOK)
-    if path is None:
-        return
-    answer = Path(path)
-    known = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {}
-    for name, value in given.items():
-        if value is not None:
-            # What is no whole number goes on as text, and is refused by its name.
-            known[name] = operator.index(value) if hasattr(value, "__index__") else repr(value)
-    answer.write_text(json.dumps(known), encoding="utf-8")
-    if final:
-        os._exit(0)  # nothing that the script does at its end has anything to do yet
-
-
-class Session:
+class Session(Standing):
     """One worker's side of a job."""
 
     def __init__(
@@ -137,21 +71,12 @@ class Session:
         launched: Launched | None = None,
     ) -> None:
         """Use `heterotrain.join()`."""
-        self._worker = worker
+        super().__init__(worker, config)
         self._launched = launched
-        self._config = config
-        self._life: WorkerLife | None = None
         self._batches: Batches | None = None
         self._reporter: Reporter | None = None
         self._batch_size = batch_size
         self._stop = StopRequest()
-        name = "alone" if worker is None else worker.name
-        self._metrics = WorkerMetrics(
-            "" if worker is None else worker.job,
-            name,
-            "" if worker is None else worker.group,
-            lambda: self._life is not None and self._life.in_collective,
-        )
         self._farewell = Farewell(None if worker is None else worker.termination_log, self._last_words)
         if worker is not None:
             show_log_of_worker()
@@ -169,96 +94,6 @@ class Session:
     def device(self) -> torch.device:
         """The device to make models and tensors on; batches arrive there by themselves."""
         return self._device
-
-    @property
-    def step(self) -> int:
-        """Steps committed so far by the job, restarts included."""
-        return 0 if self._life is None else self._life.position.step
-
-    @property
-    def epoch(self) -> int:
-        """The epoch under way, from 0."""
-        return 0 if self._life is None else self._life.position.epoch
-
-    @property
-    def loss(self) -> float:
-        """The mean training loss of the global batches of the newest steps that the workers have exchanged, about a
-        second's; the same on all workers, NaN before. What `scale()` returns is only a part of a loss."""
-        return self._metrics.state.loss
-
-    @property
-    def epoch_loss(self) -> float:
-        """The mean training loss of the newest epoch that has ended, over the samples of all workers (over what was
-        counted, after `prepare(..., counted=True)`); the same on all workers, NaN before. Known as soon as an inner
-        loop over `epochs()` has ended. A step belongs to the epoch in which it begins."""
-        return math.nan if self._life is None or self.warming else self._life.state.epoch_loss.last
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """What `evaluate()` measured last, by name; the same on all workers, empty before, NaN while `warming`."""
-        if self.warming:
-            return UnknownMetrics()
-        return {} if self._life is None else dict(self._life.evaluation.values)
-
-    @property
-    def evaluated_step(self) -> int:
-        """The steps that were committed when `metrics` were measured; -1 before."""
-        return -1 if self._life is None or self.warming else self._life.evaluation.step
-
-    @property
-    def warming(self) -> bool:
-        """Whether the loop runs for a few batches that are no part of the training, so that this worker, which was
-        created while others train, does not hold them up when it joins them. Nothing of it stays in what is trained."""
-        return self._life is not None and self._life.warm_up.is_running
-
-    @property
-    def total_steps(self) -> int:
-        """Steps of the whole job, if the global batch stays as it is. Raises RuntimeError where that is not known yet:
-        before `prepare()`, unless the manifest names steps."""
-        if self._config.steps is not None and self._config.epochs is None:
-            return self._config.steps
-        if self._life is None:
-            raise RuntimeError("session.total_steps follows from the data set, hence is known after session.prepare()")
-        if not self._life.progress.total_steps:
-            raise RuntimeError("session.total_steps is known only once the loop over the batches has begun")
-        return self._life.progress.total_steps
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps of an epoch at the present global batch. Raises RuntimeError where that is not known yet."""
-        return self._prepared("steps_per_epoch").progress.steps_per_epoch
-
-    @property
-    def global_batch_size(self) -> int:
-        """Samples of a step over all workers. Raises RuntimeError where that is not known yet."""
-        return self._prepared("global_batch_size").progress.global_batch_size
-
-    @property
-    def world_size(self) -> int:
-        """Workers that train at present. Raises RuntimeError before the loop over the batches."""
-        return self._prepared("world_size").progress.world_size
-
-    @property
-    def leader(self) -> bool:
-        """Whether this worker should do what one worker alone should do, like printing or saving a result.
-
-        Before the loop over the batches it is what the plan says that is there already; RuntimeError if there is none,
-        as at a job's first start. What is to be done once before the loop belongs into `first_here()`.
-        """
-        if self._worker is None:
-            return True
-        if self._life is not None and self._life.started:
-            return self._life.leads and not self.warming
-        if self._config.mode == contract.ASP:
-            return self._worker.serves
-        plan = PlanFile(self._worker.plan_dir).newest()
-        rank = None if plan is None else plan.rank_of(self._worker.name, self._worker.uid)
-        if rank is None:
-            raise RuntimeError(
-                "session.leader is known only once the loop over the batches has begun; what one worker is to do "
-                "before it, such as a download, belongs into `with session.first_here(path) as first:`"
-            )
-        return rank == 0
 
     def prepare(
         self,
@@ -310,7 +145,7 @@ class Session:
         check(dataset)
         source = Source.of(dataset, collate_fn)
         if self._worker is None:
-            _answer_look(final=True, loader_batch_size=source.batch_size)
+            answer_look(final=True, loader_batch_size=source.batch_size)
         check_loss(loss, counted=counted, backward_passes=backward_passes)
         if remark := remark_on_lacking(modules, lacking):
             log.warning("%s", remark)
@@ -333,11 +168,12 @@ class Session:
         )
         if self._launched is not None:
             self._worker = self._launched.meet(self._batch_alone(source))
+            plans = Plans(None, self._launched.plan_file(self._count_rejected))
+        elif self._worker is not None:
+            plans = Plans(None, PlanFile(self._worker.plan_dir, self._count_rejected))
+        else:
+            plans = Plans.alone(self._batch_alone(source))
         worker = self._worker
-        plan_file = None if worker is None else PlanFile(worker.plan_dir, self._count_rejected)
-        if self._launched is not None:
-            plan_file = self._launched.plan_file(self._count_rejected)
-        plans = Plans(None if worker else self._plan_alone(source), plan_file)
         series = Series(None if worker is None else worker.series)
         context = Context(self._config, worker, plans, self._metrics, series, self._stop, self._farewell)
         self._life = life = WorkerLife(context, subject)
@@ -451,13 +287,7 @@ class Session:
         for `prepare()`, with the same errors; ValueError for an `every_steps` below 1.
         """
         life = self._before_loop("evaluate()")
-        source = Source.of(dataset, collate_fn)
-        if source.sampler is not None:
-            raise ValueError(
-                f"session.evaluate(): the DataLoader has a sampler of its own ({type(source.sampler).__name__}), but "
-                "all samples are measured, each once; leave the sampler out, or give a Subset of the data set"
-            )
-        life.evaluation.declare(source, measure, every_steps, self._device)
+        life.evaluation.declare(Source.of(dataset, collate_fn), measure, every_steps, self._device)
 
     def register(self, *, every: Every = "step", **objects: Any) -> None:
         """Keep further objects with `state_dict()` and `load_state_dict()` in the job's checkpoints, by name.
@@ -474,22 +304,9 @@ class Session:
         if every not in ("step", "epoch"):
             raise ValueError(f"every: expected 'step' or 'epoch', found {every!r}")
         for name, each in objects.items():
-            if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
-                raise TypeError(f"{name}: has no state_dict() and load_state_dict()")
-            if isinstance(each, nn.Module):
-                check_tensors(each, name)
+            check_registered(each, name)
             life.subject.schedules.add(name, each, every)
             life.state.registered[name] = each
-
-    def _prepared(self, what: str) -> WorkerLife:
-        if self._life is None:
-            raise RuntimeError(f"session.{what} was used before session.prepare()")
-        return self._life
-
-    def _before_loop(self, what: str) -> WorkerLife:
-        if self._life is None or self._life.started:
-            raise RuntimeError(f"session.{what} belongs between session.prepare() and the loop over the batches")
-        return self._life
 
     def _looked_at(self) -> None:
         if self._life is not None:
@@ -501,9 +318,6 @@ class Session:
         if batch_size < 1:
             raise ValueError(f"batch_size: must be at least 1, found {batch_size}")
         return batch_size
-
-    def _plan_alone(self, source: Source) -> Plan:
-        return Plan(0, 0, "step", (Member("alone", "", "", "", self._batch_alone(source)),))
 
     def _count_rejected(self) -> None:
         self._metrics.state.plans_rejected += 1

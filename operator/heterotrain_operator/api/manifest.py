@@ -20,9 +20,10 @@ from heterotrain_operator.api.document import Location, field_problem, in_json, 
 from heterotrain_operator.api.job import API_VERSION, KIND, HeteroTrainingJob
 from heterotrain_operator.api.problems import MOST_PROBLEMS, ManifestError, Problem, render_path, size_problem
 from heterotrain_operator.api.rule import Rule
-from heterotrain_operator.api.rules import PLAN_FITS_INTO_A_CONFIG_MAP, RULES
+from heterotrain_operator.api.rules import RULES
+from heterotrain_operator.api.rules.workers import PLAN_FITS_INTO_A_CONFIG_MAP
 
-_READ_OF_METADATA = (
+READ_OF_METADATA = (
     "name",
     "namespace",
     "uid",
@@ -76,7 +77,7 @@ def parse_stored(document: object) -> tuple[HeteroTrainingJob, tuple[str, ...]]:
     """
     plain = _plain(document)
     if isinstance(metadata := plain.get("metadata"), dict):
-        plain["metadata"] = {name: metadata[name] for name in _READ_OF_METADATA if name in metadata}
+        plain["metadata"] = {name: metadata[name] for name in READ_OF_METADATA if name in metadata}
     unknown = _unknown_locations(plain)
     for *parents, last in unknown:
         node: Any = plain

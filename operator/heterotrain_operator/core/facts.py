@@ -57,12 +57,6 @@ class Facts:
         """Whether one of `workers` has ended."""
         return self.states[worker.name] is WorkerState.GONE
 
-    def gone_of(self, workers: Iterable[WorkerSeen]) -> list[WorkerSeen]:
-        """Those that have ended, of some of `workers`."""
-        if len(self.live) == len(self.workers):
-            return []
-        return [worker for worker in workers if self.is_gone(worker)]
-
     @property
     def everybody(self) -> tuple[WorkerSeen, ...]:
         """The workers, and after them the parameter server, if one is there."""

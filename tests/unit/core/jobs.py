@@ -187,14 +187,6 @@ def late(world: World) -> None:
     vars(world.cluster.training)["publish"] = lambda _: None
 
 
-def on_time(world: World) -> None:
-    """All volumes show the newest plan."""
-    training = world.cluster.training
-    del vars(training)["publish"]
-    if world.plan is not None:
-        training.publish(world.plan)
-
-
 def nobody_reaches(world: World, *reached: str) -> None:
     """No plan that names others than these is ever carried out, since the members cannot reach them."""
     training = world.cluster.training

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from heterotrain.contract import Termination
 from heterotrain_operator.api import to_core
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.objects.names import ANNOTATION_PLAN, LABEL_JOB
@@ -221,7 +222,8 @@ def test_member_that_is_gone_is_seen_as_it_was_last_until_the_plan_names_it_no_m
     others = [pod for pod in world.pods if pod.name != LEADER]
     former = replace(leader, name="digits-old-0", uid="of an earlier plan", gone=True)
     world.api.remove("pods", LEADER)
-    seen, _ = world.look(pods=[*others, replace(leader, gone=True, message="preempted"), former])
+    words = Termination(False, message="preempted")
+    seen, _ = world.look(pods=[*others, replace(leader, gone=True, words=words), former])
     assert LEADER not in {worker.name for worker in seen.workers}
     assert [(worker.name, worker.message) for worker in seen.departed] == [(LEADER, "preempted")]
     assert world.look(pods=others)[0].departed == seen.departed

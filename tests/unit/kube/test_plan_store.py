@@ -12,7 +12,7 @@ import pytest
 from heterotrain.contract import MAX_PLAN_BYTES, MEMBERS_MAY_END, Member, Plan, parse_plan
 from heterotrain_operator.api import HeteroTrainingJob, ManifestError
 from heterotrain_operator.api.base import MAX_BATCH
-from heterotrain_operator.api.rules import CONFIG_MAP_BYTES, MOST_BYTES, bytes_of
+from heterotrain_operator.api.rules.workers import CONFIG_MAP_BYTES, MOST_BYTES, bytes_of
 from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
 from heterotrain_operator.clusters.kube.objects.names import MEMORY_KEY, PACKED_MEMORY_KEY, PLAN_KEY
 from heterotrain_operator.clusters.kube.objects.plan_map import (

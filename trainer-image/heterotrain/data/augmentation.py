@@ -12,7 +12,7 @@ import random
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, ParamSpec, TypeVar
@@ -40,25 +40,14 @@ class Draw:
 _current: ContextVar[Draw | None] = ContextVar("heterotrain_draw", default=None)
 
 
-def begin_drawing(draw: Draw) -> Token[Draw | None]:
-    """Until `end_drawing`, samples are loaded for a session, with the randomness of `draw`."""
-    return _current.set(draw)
-
-
-def end_drawing(token: Token[Draw | None]) -> None:
-    """Samples are loaded as they were before `begin_drawing`."""
-    _current.reset(token)
-
-
 @contextlib.contextmanager
 def drawing(draw: Draw) -> Iterator[None]:
-    """Begin and end drawing around a block. Batches call the two functions, since a context for each would cost
-    more."""
-    token = begin_drawing(draw)
+    """Inside, samples are loaded for a session, with the randomness of `draw`."""
+    token = _current.set(draw)
     try:
         yield
     finally:
-        end_drawing(token)
+        _current.reset(token)
 
 
 def sample_generator(index: int | None = None) -> torch.Generator:

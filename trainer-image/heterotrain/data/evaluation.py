@@ -20,8 +20,9 @@ from torch import nn
 
 from heterotrain.contract import TRAINING_LOSS, EvaluationRecord, Member, TrainingConfig
 from heterotrain.data.likeness import SAMPLE, chosen
-from heterotrain.data.loading import Loader, Samples, Source
+from heterotrain.data.loading import Loader, Samples
 from heterotrain.data.sampler import Position, micro_batches_one_by_one, rank_slice
+from heterotrain.data.source import Source
 from heterotrain.peers import parse_sums
 
 log = logging.getLogger(__name__)
@@ -114,6 +115,11 @@ class Evaluation:
 
     def declare(self, source: Source, measure: Measure, every_steps: int | None, device: torch.device) -> None:
         """See `Session.evaluate`."""
+        if source.sampler is not None:
+            raise ValueError(
+                f"session.evaluate(): the DataLoader has a sampler of its own ({type(source.sampler).__name__}), but "
+                "all samples are measured, each once; leave the sampler out, or give a Subset of the data set"
+            )
         if self._plan is not None:
             raise RuntimeError(
                 "session.evaluate() was called already; a session evaluates on one data set, by any number of metrics"

@@ -49,6 +49,11 @@ class Plans:
         """The plan with other members that all ranks have received, and prepare for."""
         self._file = file
 
+    @classmethod
+    def alone(cls, batch_size: int) -> Plans:
+        """Those of a run alone."""
+        return cls(Plan(0, 0, "step", (Member("alone", "", "", "", batch_size),)), None)
+
     @property
     def known(self) -> bool:
         """Whether there is an active plan."""

@@ -9,37 +9,25 @@ import torch
 from heterotrain import contract
 from heterotrain.asynchronous.service import Accepted
 from heterotrain.contract import UpdateRecord
-from heterotrain.data.sampler import Rules
 from heterotrain.groups.peering.messages import Update
-from heterotrain.state.training_state import TrainingState
-from heterotrain.training.accounts import Accounts, Committed
-from heterotrain.training.context import Context
-from heterotrain.training.group import Group
+from heterotrain.training.accounts import Committed
 from heterotrain.training.layout import Layout
 from heterotrain.training.rate_scaling import rates
-from heterotrain.training.subject import Subject
+from heterotrain.training.step_parts import StepParts
 
 
 class Applying:
     """`layout` says where in a room an update's numbers are."""
 
-    def __init__(
-        self,
-        context: Context,
-        subject: Subject,
-        *,
-        state: TrainingState,
-        rules: Rules,
-        group: Group,
-        accounts: Accounts,
-    ) -> None:
+    def __init__(self, parts: StepParts) -> None:
+        context, subject, group = parts.context, parts.subject, parts.group
         self.layout = Layout(subject.module, subject.trained)
         self._takes_models = context.config.push == contract.PUSH_MODEL
         self._subject = subject
-        self._state = state
-        self._rules = rules
+        self._state = parts.state
+        self._rules = parts.rules
         self._group = group
-        self._accounts = accounts
+        self._accounts = parts.accounts
         self._losses = group.losses
         self._clock = group.clock
         self._plans = context.plans

@@ -22,23 +22,20 @@ import torch
 from heterotrain import contract
 from heterotrain.contract import Server, parse_plan
 from heterotrain.data.evaluation import Evaluation
-from heterotrain.data.sampler import Position, Rules, Share, micro_batches
+from heterotrain.data.sampler import Position, Share, micro_batches
 from heterotrain.data.split import Portion
 from heterotrain.groups.peering.messages import EndJob, Enter, Grant, Left, TurnedAway, Update
 from heterotrain.groups.peering.server import PeerServer
 from heterotrain.job.worker import Worker
 from heterotrain.peers import PeerError, parse_news
 from heterotrain.state.randomness import StepRandomness
-from heterotrain.state.training_state import TrainingState
-from heterotrain.training.accounts import SMALLER, Accounts, Committed
+from heterotrain.training.accounts import SMALLER, Committed
 from heterotrain.training.computing import Computing
-from heterotrain.training.context import Context
 from heterotrain.training.layout import Layout
 from heterotrain.training.leaving import Leaving
 from heterotrain.training.running_step import RunningStep
-from heterotrain.training.served_group import ServedGroup
 from heterotrain.training.server_line import Reply, ServerLine
-from heterotrain.training.subject import Subject
+from heterotrain.training.step_parts import StepParts
 from heterotrain.training.traits import traits_of
 
 log = logging.getLogger(__name__)
@@ -51,24 +48,13 @@ class Asynchronous(Computing):
 
     serves = False
 
-    def __init__(
-        self,
-        context: Context,
-        subject: Subject,
-        *,
-        state: TrainingState,
-        rules: Rules,
-        group: ServedGroup,
-        accounts: Accounts,
-        leaving: Leaving,
-        evaluation: Evaluation,
-    ) -> None:
-        super().__init__(subject, state, group.losses)
+    def __init__(self, parts: StepParts, leaving: Leaving, evaluation: Evaluation) -> None:
+        context, subject, group = parts.context, parts.subject, parts.group
+        super().__init__(subject, parts.state, group.losses)
         self.in_collective = False
-        group.link = self
         self._config = context.config
-        self._rules = rules
-        self._accounts = accounts
+        self._rules = parts.rules
+        self._accounts = parts.accounts
         self._leaving = leaving
         self._evaluation = evaluation
         self._plans = context.plans

@@ -31,6 +31,7 @@ from heterotrain.training.protocol import StepProtocol
 from heterotrain.training.saving import Saving
 from heterotrain.training.served_group import ServedGroup
 from heterotrain.training.serving import Serving
+from heterotrain.training.step_parts import StepParts
 from heterotrain.training.subject import Subject
 from heterotrain.training.synchronous import Synchronous
 from heterotrain.training.warming import WarmUp
@@ -84,23 +85,15 @@ def put_together(context: Context, subject: Subject) -> Parts:
     )
     saving = Saving(context, state, group, accounts)
     leaving = Leaving(context, state, group=group, exchange=exchange, accounts=accounts, saving=saving)
+    shared = StepParts(context, subject, state, rules, group, accounts)
     step: StepProtocol
     join = None
     if worker is not None and isinstance(group, ServedGroup):
         plans.is_served = evaluation.is_elsewhere = not worker.serves
-        made = (Serving if worker.serves else Asynchronous)(
-            context,
-            subject,
-            state=state,
-            rules=rules,
-            group=group,
-            accounts=accounts,
-            leaving=leaving,
-            evaluation=evaluation,
-        )
-        step, join = made, partial(made.join, worker)
+        step = group.link = made = (Serving if worker.serves else Asynchronous)(shared, leaving, evaluation)
+        join = partial(made.join, worker)
     else:
-        step = Synchronous(context, subject, state=state, rules=rules, group=group, accounts=accounts)
+        step = Synchronous(shared)
     return Parts(
         context=context,
         subject=subject,
@@ -113,16 +106,10 @@ def put_together(context: Context, subject: Subject) -> Parts:
         saving=saving,
         leaving=leaving,
         step=step,
-        warm_up=WarmUp(context, subject, state=state, group=group, rules=rules),
+        warm_up=WarmUp(shared),
+        # An asynchronous step has the samples of one worker, however many those are by the plan that is to come.
         progress=TrainingProgress(
-            rules=rules,
-            state=state,
-            plans=plans,
-            losses=losses,
-            evaluation=evaluation,
-            exchange=exchange,
-            # An asynchronous step has the samples of one worker, however many those are by the plan that is to come.
-            batch_size=None if worker is None or is_asynchronous else worker.global_batch_size,
+            shared, evaluation, None if worker is None or is_asynchronous else worker.global_batch_size
         ),
         join=join,
     )

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 from heterotrain.data.evaluation import Evaluation
-from heterotrain.data.sampler import Rules
-from heterotrain.gradients.losses import Losses
-from heterotrain.job.plans import Plans
-from heterotrain.state.training_state import TrainingState
-from heterotrain.training.exchange import Exchange
+from heterotrain.training.step_parts import StepParts
 
 
 class TrainingProgress:
     """A view of what others change; it changes nothing. The same on all workers at every boundary between steps."""
 
-    def __init__(
-        self,
-        *,
-        rules: Rules,
-        state: TrainingState,
-        plans: Plans,
-        losses: Losses,
-        evaluation: Evaluation,
-        exchange: Exchange,
-        batch_size: int | None,
-    ) -> None:
+    def __init__(self, parts: StepParts, evaluation: Evaluation, batch_size: int | None) -> None:
         """`batch_size` is the global batch that a worker knows before there is a plan; None if it may change."""
-        self.rules = rules
-        self._state = state
-        self._plans = plans
-        self._losses = losses
+        self.rules = parts.rules
+        self._state = parts.state
+        self._plans = parts.context.plans
+        self._losses = parts.group.losses
         self._evaluation = evaluation
-        self._exchange = exchange
+        self._exchange = parts.group.exchange
         self._batch_size = batch_size
 
     @property

@@ -1,7 +1,8 @@
 """The protocol of a step: what any way of training together offers to the life of a worker.
 
-`Synchronous` is the one there is. Whatever the protocol, the life of a worker (`life.py`) decides at the boundary
-between two steps whether there is a next one, and the script computes and calls `scale`, `backward` and `step`.
+A worker's is `Synchronous` or, with a parameter server, `Asynchronous`, and the server's is `Serving`. Whatever it is,
+the life of a worker (`life.py`) decides at the boundary between two steps whether there is a next one, and the script
+computes and calls `scale`, `backward` and `step`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from heterotrain.asynchronous.ledger import Ledger, LedgerError
 from heterotrain.asynchronous.service import Accepted, Bound, Refused, Service
 from heterotrain.contract import Plan, Server
 from heterotrain.data.evaluation import Evaluation
-from heterotrain.data.sampler import Position, Rules, Share
+from heterotrain.data.sampler import Position, Share
 from heterotrain.groups.peering.messages import EndJob, Enter, Grant, Update
 from heterotrain.groups.peering.own_sockets import split_address
 from heterotrain.groups.peering.server import PeerServer
@@ -33,15 +33,11 @@ from heterotrain.job.plans import served_view
 from heterotrain.job.worker import Worker
 from heterotrain.peers import PeerError, parse_traits
 from heterotrain.state.checkpoint import CheckpointError
-from heterotrain.state.training_state import TrainingState
-from heterotrain.training.accounts import Accounts
 from heterotrain.training.applying import Applying
-from heterotrain.training.context import Context
 from heterotrain.training.layout import Layout, are_finite
 from heterotrain.training.leaving import Leaving
-from heterotrain.training.served_group import ServedGroup
 from heterotrain.training.server_port import DIFFERENT, LEASE, Caller, ServerPort
-from heterotrain.training.subject import Subject
+from heterotrain.training.step_parts import StepParts
 from heterotrain.training.traits import traits_of
 
 log = logging.getLogger(__name__)
@@ -58,35 +54,24 @@ class Serving:
     serves = True
     share: Share | None = None
 
-    def __init__(
-        self,
-        context: Context,
-        subject: Subject,
-        *,
-        state: TrainingState,
-        rules: Rules,
-        group: ServedGroup,
-        accounts: Accounts,
-        leaving: Leaving,
-        evaluation: Evaluation,
-    ) -> None:
-        config = context.config
+    def __init__(self, parts: StepParts, leaving: Leaving, evaluation: Evaluation) -> None:
+        context, config, rules = parts.context, parts.context.config, parts.rules
         self.in_collective = False
         self.is_open = False
-        group.link, state.ledger = self, self
+        parts.state.ledger = self
         self._context = context
-        self._subject = subject
-        self._state = state
+        self._subject = parts.subject
+        self._state = parts.state
         self._rules = rules
         self._leaving = leaving
         self._evaluation = evaluation
         self._plans = context.plans
         self._metrics = context.metrics
-        self._exchange = group.exchange
+        self._exchange = parts.group.exchange
         self._bound = Bound(config.max_staleness, config.late)
         self._ledger = Ledger(rules)
         self._service = Service(self._ledger, self._bound, "")
-        self._applying = Applying(context, subject, state=state, rules=rules, group=group, accounts=accounts)
+        self._applying = Applying(parts)
         self._traits: dict[str, str] = {}
         self._port: ServerPort | None = None
         self._newest: Plan | None = None  # that this server has seen

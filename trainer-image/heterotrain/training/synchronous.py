@@ -18,18 +18,15 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 
-from heterotrain.data.sampler import Rules, Share, coming_shares
+from heterotrain.data.sampler import Share, coming_shares
 from heterotrain.gradients.reduction import StepReduction
 from heterotrain.groups.control import Signals
 from heterotrain.state.buffers import KeptBuffers
 from heterotrain.state.randomness import StepRandomness
-from heterotrain.state.training_state import TrainingState
-from heterotrain.training.accounts import SMALLER, Accounts, Committed
+from heterotrain.training.accounts import SMALLER, Committed
 from heterotrain.training.computing import Computing
-from heterotrain.training.context import Context
-from heterotrain.training.group import Group
 from heterotrain.training.running_step import RunningStep
-from heterotrain.training.subject import Subject
+from heterotrain.training.step_parts import StepParts
 
 log = logging.getLogger(__name__)
 
@@ -37,20 +34,12 @@ log = logging.getLogger(__name__)
 class Synchronous(Computing):
     """One worker's side of a synchronous step; a `StepProtocol`."""
 
-    def __init__(
-        self,
-        context: Context,
-        subject: Subject,
-        *,
-        state: TrainingState,
-        rules: Rules,
-        group: Group,
-        accounts: Accounts,
-    ) -> None:
-        super().__init__(subject, state, group.losses)
-        self._rules = rules
+    def __init__(self, parts: StepParts) -> None:
+        context, subject, group = parts.context, parts.subject, parts.group
+        super().__init__(subject, parts.state, group.losses)
+        self._rules = parts.rules
         self._group = group
-        self._accounts = accounts
+        self._accounts = parts.accounts
         self._plans = context.plans
         self._metrics = context.metrics
         self._exchange = group.exchange

@@ -24,11 +24,8 @@ from heterotrain.data.split import Portion
 from heterotrain.gradients.counting import checked_count, sample_weight
 from heterotrain.gradients.gradient_sum import touch
 from heterotrain.state.kept_state import KeptState
-from heterotrain.state.training_state import TrainingState
-from heterotrain.training.context import Context
-from heterotrain.training.group import Group
 from heterotrain.training.running_step import RunningStep
-from heterotrain.training.subject import Subject
+from heterotrain.training.step_parts import StepParts
 
 log = logging.getLogger(__name__)
 
@@ -76,13 +73,13 @@ class WarmUp:
     """The warm-up of one worker: a `BatchProtocol` for the script's loop between `begin` and `end`, in which it
     `is_running`."""
 
-    def __init__(self, context: Context, subject: Subject, *, state: TrainingState, group: Group, rules: Rules) -> None:
+    def __init__(self, parts: StepParts) -> None:
         self.is_running = False
-        self._context = context
-        self._subject = subject
-        self._state = state
-        self._group = group
-        self._rules = rules
+        self._context = parts.context
+        self._subject = parts.subject
+        self._state = parts.state
+        self._group = parts.group
+        self._rules = parts.rules
         self._kept: KeptState | None = None
         self._steps: Sequence[RunningStep] = ()
         self._number = -1  # of the step under way

@@ -201,5 +201,5 @@ class KubeCluster:
         # A node is asked about only where something is wrong, since every question is a request.
         overdue = pod.deleting_since is not None and now >= pod.deleting_since
         silent = pod.ready_to_scrape and metrics is None
-        lost = bool(pod.node) and (overdue or silent or pod.asked_to_stop) and self._nodes.lost(pod.node, now)
+        lost = bool(pod.node) and (overdue or silent or pod.words.asked_to_stop) and self._nodes.lost(pod.node, now)
         return worker_seen(pod, metrics, lost)

@@ -14,7 +14,7 @@ from typing import Any
 
 from heterotrain.contract import Plan
 from heterotrain_operator.api import HeteroTrainingJob
-from heterotrain_operator.api.rules import CONFIG_MAP_BYTES
+from heterotrain_operator.api.rules.workers import CONFIG_MAP_BYTES
 from heterotrain_operator.clusters.kube.api_server.gateway import REQUESTS_AT_ONCE, ConflictError, Gateway, GatewayError
 from heterotrain_operator.clusters.kube.moments import timestamp
 from heterotrain_operator.clusters.kube.objects.names import ANNOTATION_PLAN, ANNOTATION_TOUCHED, PLAN_KEY, plan_name

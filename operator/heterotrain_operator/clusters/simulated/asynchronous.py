@@ -21,9 +21,16 @@ from heterotrain.data.sampler import CARRY, Rules
 from heterotrain_operator.clusters.simulated.events import EndOfWorker
 from heterotrain_operator.clusters.simulated.influences import Influences, Trainee
 from heterotrain_operator.clusters.simulated.noise import SHARED, Draws, Matrix
-from heterotrain_operator.clusters.simulated.pod import SimulatedPod, end_due, kill_beyond_limits, leave, present_of
+from heterotrain_operator.clusters.simulated.pod import (
+    SimulatedPod,
+    end_due,
+    first_metrics,
+    kill_beyond_limits,
+    leave,
+    present_of,
+)
 from heterotrain_operator.clusters.simulated.scenario import Scenario
-from heterotrain_operator.core.model import PeerMetrics, WorkerMetrics
+from heterotrain_operator.core.model import PeerMetrics
 from heterotrain_operator.core.split.passes import at_once
 
 Pods = dict[str, SimulatedPod]
@@ -147,7 +154,7 @@ class AsynchronousTraining:
             pod = present.get(member.uid)
             if pod is not None and member.uid not in self._workers:
                 self._workers[member.uid] = _Worker(pod, rank, self._factors.begun)
-                pod.metrics = self._first_metrics(plan, rank)
+                pod.metrics = first_metrics(plan, rank, self.step, self._epoch, self._scenario.total_steps)
                 service.enter(member.uid, now)
         self._grant(max(now, self.last_step_at))
 
@@ -172,7 +179,7 @@ class AsynchronousTraining:
         self._service.follow({member.uid: member.batch_size for member in plan.members})
         for uid, worker in self._workers.items():
             worker.rank, worker.counted = ranks[uid], None
-            worker.pod.metrics = self._first_metrics(plan, worker.rank)
+            worker.pod.metrics = first_metrics(plan, worker.rank, self.step, self._epoch, self._scenario.total_steps)
         if before is None or before.version != plan.version:
             server.metrics = replace(server.metrics, plan_version=plan.version, generation=plan.generation)
         server.metrics = replace(server.metrics, phase=PHASE_HOLDING if plan.holds else PHASE_TRAINING)
@@ -189,19 +196,6 @@ class AsynchronousTraining:
     def _forget_workers(self) -> None:
         self._workers.clear()
         self._done.clear()
-
-    def _first_metrics(self, plan: Plan, rank: int) -> WorkerMetrics:
-        return WorkerMetrics(
-            plan_version=plan.version,
-            generation=plan.generation,
-            batch_size=plan.members[rank].batch_size,
-            step=self.step,
-            epoch=self._epoch,
-            total_steps=self._scenario.total_steps or 0,
-            phase=PHASE_HOLDING if plan.holds else PHASE_TRAINING,
-            rank=rank,
-            members=len(plan.members),
-        )
 
     @property
     def _epoch(self) -> int:
@@ -320,7 +314,7 @@ class AsynchronousTraining:
     def _report_of(self, worker: _Worker, plan: Plan) -> None:
         pod, counted = worker.pod, worker.counted or _Counted()
         metrics = replace(
-            self._first_metrics(plan, worker.rank),
+            first_metrics(plan, worker.rank, self.step, self._epoch, self._scenario.total_steps),
             steps=counted.updates,
             samples=counted.samples,
             own_seconds=counted.own,

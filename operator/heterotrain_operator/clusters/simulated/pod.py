@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from heterotrain.contract import MEMBERS_MAY_END, PHASE_PREPARING, PHASE_WAITING, Plan
+from heterotrain.contract import MEMBERS_MAY_END, PHASE_HOLDING, PHASE_PREPARING, PHASE_TRAINING, PHASE_WAITING, Plan
 from heterotrain_operator.clusters.simulated.events import EndOfWorker
 from heterotrain_operator.clusters.simulated.laws import TimeLaw
 from heterotrain_operator.clusters.simulated.scenario import MemoryUse
@@ -207,3 +207,18 @@ def end_due(ends: list[EndOfWorker], executed: int, pods: Mapping[str, Simulated
                 event.end(pod)
                 ended = True
     return ended
+
+
+def first_metrics(plan: Plan, rank: int, step: int, epoch: int, total_steps: int | None) -> WorkerMetrics:
+    """What the member of that rank exports as it begins to follow a plan."""
+    return WorkerMetrics(
+        plan_version=plan.version,
+        generation=plan.generation,
+        batch_size=plan.members[rank].batch_size,
+        step=step,
+        epoch=epoch,
+        total_steps=total_steps or 0,
+        phase=PHASE_HOLDING if plan.holds else PHASE_TRAINING,
+        rank=rank,
+        members=len(plan.members),
+    )

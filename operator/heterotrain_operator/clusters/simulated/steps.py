@@ -5,7 +5,7 @@ All is vectorised over the plan's members.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 
@@ -16,7 +16,7 @@ from heterotrain.contract import Plan
 from heterotrain_operator.clusters.simulated.influences import Influence, Trainee
 from heterotrain_operator.clusters.simulated.laws import Throttled
 from heterotrain_operator.clusters.simulated.noise import Matrix
-from heterotrain_operator.clusters.simulated.pod import SimulatedPod
+from heterotrain_operator.clusters.simulated.pod import SimulatedPod, first_metrics
 from heterotrain_operator.core.model import WorkerMetrics
 from heterotrain_operator.core.split.passes import at_once
 
@@ -134,10 +134,8 @@ class FollowedPlan:
         kept = (1 - weight) ** np.arange(len(own_seconds), -1, -1.0)
         self.smoothed = kept[0] * self.smoothed + weight * (kept[1:] @ own_seconds)
 
-    def report(self, step: int, epoch: int, first_metrics: Callable[[Plan, int], WorkerMetrics]) -> None:
-        """Write what was counted into the members' metrics, on top of what these hold; `first_metrics` are those of the
-        member of a rank that has none of this version.
-        """
+    def report(self, step: int, epoch: int, total_steps: int | None) -> None:
+        """Write what was counted into the members' metrics, on top of what these hold."""
         plan, counted = self.plan, self.counted
         self.counted = Counted(len(self.pods))
         columns = zip(
@@ -156,7 +154,7 @@ class FollowedPlan:
         for pod, (rank, member), own, squares, wait, smoothed, noise, *used in columns:
             metrics = pod.metrics
             if metrics.plan_version != plan.version:
-                metrics = first_metrics(plan, rank)
+                metrics = first_metrics(plan, rank, step, epoch, total_steps)
             row = list(_VALUES(metrics))
             row[_STEP] = step
             row[_EPOCH] = epoch

@@ -20,6 +20,7 @@ from heterotrain_operator.clusters.simulated.pod import (
     SimulatedPod,
     can_change,
     end_due,
+    first_metrics,
     kill_beyond_limits,
     leave,
     present_of,
@@ -27,7 +28,6 @@ from heterotrain_operator.clusters.simulated.pod import (
 )
 from heterotrain_operator.clusters.simulated.scenario import Scenario
 from heterotrain_operator.clusters.simulated.steps import Counted, FollowedPlan, Steps, unheld_seconds
-from heterotrain_operator.core.model import WorkerMetrics
 
 Pods = dict[str, SimulatedPod]
 
@@ -205,25 +205,12 @@ class Training:
             Counted(len(pods)),
         )
         for rank, pod in enumerate(pods):
-            pod.metrics = self._first_metrics(plan, rank)
+            pod.metrics = first_metrics(plan, rank, self.step, self._epoch, self._scenario.total_steps)
         return kill_beyond_limits(pods, plan)
 
     @property
     def _epoch(self) -> int:
         return self.step // self._scenario.epoch_steps
-
-    def _first_metrics(self, plan: Plan, rank: int) -> WorkerMetrics:
-        return WorkerMetrics(
-            plan_version=plan.version,
-            generation=plan.generation,
-            batch_size=plan.members[rank].batch_size,
-            step=self.step,
-            epoch=self._epoch,
-            total_steps=self._scenario.total_steps or 0,
-            phase=PHASE_HOLDING if plan.holds else PHASE_TRAINING,
-            rank=rank,
-            members=len(plan.members),
-        )
 
     # --- steps -------------------------------------------------------------------------------------------------
 
@@ -325,7 +312,7 @@ class Training:
     def _report(self) -> None:
         """Write what was counted into the members' metrics."""
         if self._followed is not None:
-            self._followed.report(self.step, self._epoch, self._first_metrics)
+            self._followed.report(self.step, self._epoch, self._scenario.total_steps)
 
     def _finish(self) -> None:
         assert self._followed is not None

@@ -56,11 +56,6 @@ class MemoryLine:
     high_mib: int
     limit_mib: int
 
-    @property
-    def slope_mib(self) -> float:
-        """MiB per sample, as measured."""
-        return (self.high_mib - self.low_mib) / (self.high_batch - self.low_batch)
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:

@@ -8,7 +8,7 @@ step measure the same one, so the median of them is that of each, whoever else s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Annotated
@@ -63,20 +63,27 @@ class WholeSteps:
         return Estimate(mean, self.whole_variance, steps) if steps > 0 and self.whole_windows >= LEAST_WINDOWS else None
 
 
-def observed(known: WholeSteps, version: int, metrics: Sequence[WorkerMetrics | None]) -> WholeSteps:
-    """With the window that ends here; the same if nobody's counters show one."""
-    # Whoever exports no waiting tells nothing: of two or more workers each one waits in every step.
-    waits = [each for each in metrics if each is not None and each.wait_seconds > 0]
-    counts = [(each.steps, each.own_seconds + each.wait_seconds) for each in waits]
+def counted_by(metrics: Iterable[WorkerMetrics]) -> tuple[float, float] | None:
+    """Whole steps of the median worker, and the seconds that they took; None if nobody's counters show any."""
+    whole = [(each.steps, each.own_seconds + each.wait_seconds) for each in metrics]
     sound = [
         (steps, seconds)
-        for steps, seconds in counts
+        for steps, seconds in whole
         if 1 <= steps <= ABSURD_STEPS and LEAST_SECONDS <= seconds / steps <= ABSURD_SECONDS
     ]
     if not sound:
+        return None
+    steps = median([steps for steps, _ in sound])
+    return steps, steps * median([seconds / steps for steps, seconds in sound])
+
+
+def observed(known: WholeSteps, version: int, metrics: Sequence[WorkerMetrics | None]) -> WholeSteps:
+    """With the window that ends here; the same if nobody's counters show one."""
+    # Whoever exports no waiting tells nothing: of two or more workers each one waits in every step.
+    found = counted_by(each for each in metrics if each is not None and each.wait_seconds > 0)
+    if found is None:
         return known
-    counted = median([steps for steps, _ in sound])
-    total = counted * median([seconds / steps for steps, seconds in sound])
+    counted, total = found
     if known.whole_version != version or counted < known.whole_counted or total < known.whole_counted_seconds:
         known = WholeSteps(version)
     steps, seconds = counted - known.whole_counted, total - known.whole_counted_seconds

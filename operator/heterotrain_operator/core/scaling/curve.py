@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from heterotrain.contract import Plan
 from heterotrain_operator.core.model import Job, WorkerMetrics
-from heterotrain_operator.core.prediction.step_time import ABSURD_SECONDS, ABSURD_STEPS, LEAST_SECONDS
+from heterotrain_operator.core.prediction.whole_steps import counted_by
 from heterotrain_operator.core.remembered.sizes import MOST_POINTS, Point
 
 Size = tuple[int, ...]
@@ -47,17 +46,8 @@ def size_of(job: Job, plan: Plan) -> Size:
 
 def counted(plan: Plan, metrics: Sequence[WorkerMetrics | None]) -> Counted | None:
     """The whole steps that members have measured under the plan, of the median member; None if nobody tells any."""
-    read = [each for each in metrics if each is not None and each.plan_version == plan.version]
-    whole = [(each.steps, each.own_seconds + each.wait_seconds) for each in read]
-    sound = [
-        (steps, seconds)
-        for steps, seconds in whole
-        if 1 <= steps <= ABSURD_STEPS and LEAST_SECONDS <= seconds / steps <= ABSURD_SECONDS
-    ]
-    if not sound:
-        return None
-    steps = median([steps for steps, _ in sound])
-    return Counted(steps, steps * median([seconds / steps for steps, seconds in sound]))
+    found = counted_by(each for each in metrics if each is not None and each.plan_version == plan.version)
+    return None if found is None else Counted(*found)
 
 
 def point_of(job: Job, plan: Plan, found: Counted) -> Point:

@@ -22,7 +22,8 @@ from heterotrain_operator.experiments.report.plots import (
     colour,
     throughput_by_size,
 )
-from heterotrain_operator.experiments.report.trials import BALANCING, DRAWN_WORKERS, balancing, decisions_table, undrawn
+from heterotrain_operator.experiments.report.tables import decisions_table
+from heterotrain_operator.experiments.report.trials import BALANCING, DRAWN_WORKERS, balancing, undrawn
 from heterotrain_operator.experiments.report.value import (
     Column,
     Line,

@@ -51,11 +51,24 @@ def build_pod(
     """
     group = _group_of(job, key.group)
     template: Document = copy.deepcopy(group.template)
+    spec: Document = template["spec"]
+    first, *others = spec["containers"]
+    trainer = _trainer(job, uid, group, key, first, secret=secret, beside_training=beside_training)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": _metadata(job, uid, key, template.get("metadata") or {}),
-        "spec": _spec(job, uid, group, key, template["spec"], secret=secret, beside_training=beside_training),
+        "spec": {
+            "automountServiceAccountToken": False,  # a training script has no business with the API server
+            "enableServiceLinks": False,  # dozens of variables that name other people's services
+            **{name: value for name, value in spec.items() if value is not None},  # null is as good as left out
+            # The operator judges how a process ended, for it may have to restart the other workers, too.
+            "restartPolicy": "Never",
+            "hostname": key.name,
+            "subdomain": service_name(job.metadata.name),
+            "containers": [trainer, *others],
+            "volumes": _volumes(job, spec.get("volumes") or ()),
+        },
     }
 
 
@@ -81,31 +94,6 @@ def _metadata(job: HeteroTrainingJob, uid: str, key: WorkerKey, template: Mappin
         LABEL_ROLE: ROLE_SERVER if _is_server(job, key) else ROLE_WORKER,
     }
     return metadata | {name: template[name] for name in _FROM_TEMPLATE if template.get(name)}
-
-
-def _spec(
-    job: HeteroTrainingJob,
-    uid: str,
-    group: WorkerGroup,
-    key: WorkerKey,
-    template: Document,
-    *,
-    secret: str,
-    beside_training: bool,
-) -> Document:
-    first, *others = template["containers"]
-    trainer = _trainer(job, uid, group, key, first, secret=secret, beside_training=beside_training)
-    return {
-        "automountServiceAccountToken": False,  # a training script has no business with the API server
-        "enableServiceLinks": False,  # dozens of variables that name other people's services
-        **{name: value for name, value in template.items() if value is not None},  # null is as good as left out
-        # The operator judges how a process ended, for it may have to restart the other workers, too.
-        "restartPolicy": "Never",
-        "hostname": key.name,
-        "subdomain": service_name(job.metadata.name),
-        "containers": [trainer, *others],
-        "volumes": _volumes(job, template.get("volumes") or ()),
-    }
 
 
 def _volumes(job: HeteroTrainingJob, template: Any) -> list[Document]:

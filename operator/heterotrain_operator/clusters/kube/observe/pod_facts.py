@@ -7,16 +7,18 @@ whose fault it was, because a restart counts only if it was the worker's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from heterotrain import contract
 from heterotrain.foreign import as_text
+from heterotrain_operator.api.manifest import READ_OF_METADATA
 from heterotrain_operator.api.quantity import parse_quantity
 from heterotrain_operator.clusters.kube.moments import unix_seconds
 from heterotrain_operator.clusters.kube.objects.names import LABEL_GROUP, LABEL_INDEX, LABEL_JOB, TRAINER_PORT
 from heterotrain_operator.clusters.kube.objects.owned import controller_uid
 from heterotrain_operator.clusters.kube.observe.pod_status import (
+    NO_WORDS,
     Ending,
     disruption,
     is_disrupted,
@@ -43,16 +45,7 @@ LONGEST_MESSAGE = 8192
 MAX_CORES = 1e6
 """Most cores that a worker can have; a greater limit counts as none."""
 
-_OF_METADATA = (
-    "name",
-    "namespace",
-    "uid",
-    "resourceVersion",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-)
+_OF_METADATA = (*READ_OF_METADATA, "deletionGracePeriodSeconds")
 _OF_STATUS = ("phase", "podIP", "reason", "message", "conditions", "containerStatuses", "initContainerStatuses")
 
 _PHASES: dict[str, PodPhase] = {
@@ -69,10 +62,10 @@ class PodFacts:
     """One worker's pod as it is now.
 
     `owner_uid` is the UID of the job that controls it: a pod of an earlier job of the same name is another's. `phase`,
-    `exit_code`, `finished`, `step`, `message`, `script_error`, `fatal`, `asked_to_stop`, `left` and `leader` speak of
-    the container that trains; other containers do not count, but for `lingering`: the trainer has ended, and others go
-    on. `cpu_limit` is the current one, in cores, which a resize in place changes. `deleting_since` is when the grace of
-    its deletion ends, or its usual one, if it was deleted with a shorter one; moments are Unix seconds. `gone`: the pod
+    `exit_code` and its last `words` (their message is why it waits until then) speak of the container that trains;
+    other containers do not count, but for `lingering`: the trainer has ended, and others go on. `cpu_limit` is the
+    current one, in cores, which a resize in place changes. `deleting_since` is when the grace of its deletion ends, or
+    its usual one, if it was deleted with a shorter one; moments are Unix seconds. `gone`: the pod
     is not there any more, and so it was seen last.
     """
 
@@ -90,17 +83,8 @@ class PodFacts:
     node: str = ""
     cpu_limit: float | None = None
     exit_code: int | None = None
-    finished: bool = False
-    step: int = 0
-    message: str = ""
+    words: contract.Termination = NO_WORDS
     disrupted: bool = False
-    out_of_memory: bool = False
-    script_error: bool = False
-    evaluated: contract.Evaluated | None = None
-    fatal: bool = False
-    asked_to_stop: bool = False
-    left: bool = False
-    leader: bool | None = None
     deleting_since: float | None = None
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     ready_to_scrape: bool = False
@@ -157,17 +141,8 @@ def pod_facts(body: Document, *, gone: bool = False) -> PodFacts:
         node=spec.get("nodeName") or "",
         cpu_limit=_cpu_limit(container, trainer),
         exit_code=ending.exit_code,
-        finished=ending.finished,
-        step=ending.step,
-        message=_message(ending, status, deleting=deleted is not None and not gone),
+        words=replace(ending.words, message=_message(ending, status, deleting=deleted is not None and not gone)),
         disrupted=gone or deleted is not None or is_disrupted(status, trainer),
-        out_of_memory=ending.out_of_memory,
-        script_error=ending.script_error,
-        evaluated=ending.evaluated,
-        fatal=ending.fatal,
-        asked_to_stop=ending.asked_to_stop,
-        left=ending.left,
-        leader=ending.leader,
         deleting_since=None if deleted is None else unix_seconds(deleted) + shortened_by,
         grace_seconds=DEFAULT_GRACE_SECONDS if grace is None else float(grace),
         ready_to_scrape=bool(ip) and status.get("phase") == "Running" and "running" in (trainer.get("state") or {}),
@@ -240,7 +215,7 @@ def _cpu_limit(container: Document, trainer: Document) -> float | None:
 
 def _message(ending: Ending, status: Document, *, deleting: bool) -> str:
     """Why the pod waits, how it ended, and who takes it away."""
-    words = ending.message if ending.over else why_it_waits(status)
+    words = ending.words.message if ending.over else why_it_waits(status)
     reason = disruption(status) or ("is being deleted" if deleting and not ending.over else "")
     return as_text("; ".join(filter(None, [words, reason])), LONGEST_MESSAGE)
 
@@ -251,6 +226,7 @@ def _index(label: str) -> int:
 
 def worker_seen(facts: PodFacts, metrics: WorkerMetrics | None, node_lost: bool) -> WorkerSeen:
     """The worker as the core sees it. Metrics of a pod that cannot serve any are old ones, and are left out."""
+    words = facts.words
     return WorkerSeen(
         name=facts.name,
         uid=facts.uid,
@@ -260,17 +236,17 @@ def worker_seen(facts: PodFacts, metrics: WorkerMetrics | None, node_lost: bool)
         address=facts.address,
         cpu_limit=facts.cpu_limit,
         exit_code=facts.exit_code,
-        finished=facts.finished,
-        step=facts.step,
-        message=facts.message,
+        finished=words.finished,
+        step=words.step,
+        message=words.message,
         disrupted=facts.disrupted or node_lost,
-        out_of_memory=facts.out_of_memory,
-        script_error=facts.script_error,
-        evaluated=facts.evaluated,
-        fatal=facts.fatal,
-        asked_to_stop=facts.asked_to_stop,
-        left=facts.left,
-        leader=facts.leader,
+        out_of_memory=words.out_of_memory,
+        script_error=words.script_error,
+        evaluated=words.evaluated,
+        fatal=words.fatal,
+        asked_to_stop=words.asked_to_stop,
+        left=words.left,
+        leader=words.leader,
         deleting_since=facts.deleting_since,
         node=facts.node,
         node_lost=node_lost,

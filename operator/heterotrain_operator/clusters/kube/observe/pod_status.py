@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from heterotrain.contract import EXIT_PREEMPTED, Evaluated, Termination
+from heterotrain.contract import EXIT_PREEMPTED, Termination
 from heterotrain.foreign import last_lines
 from heterotrain_operator.core.lifecycle.ends import SIGNAL_EXIT_BASE, speaks_of_memory
 
 Document = Mapping[str, Any]
+
+NO_WORDS = Termination(finished=False)
 
 
 def pod_reason(status: Document) -> str:
@@ -127,22 +129,13 @@ _PLAIN_ENDS = frozenset({"Completed", "Error", _OUT_OF_MEMORY})
 class Ending:
     """How the container that trains ended; `over` is false as long as it has not.
 
-    `exit_code` is None if it never ran, or nobody knows. `finished`, `step`, `message`, `asked_to_stop`, `left`,
-    `script_error`, `fatal` and `leader` are its last words. `finished_at` is the moment, as Kubernetes writes it.
+    `exit_code` is None if it never ran, or nobody knows. `words` are its last ones as far as they are believed, with a
+    message of Kubernetes' where that says more. `finished_at` is the moment, as Kubernetes writes it.
     """
 
     over: bool = False
     exit_code: int | None = None
-    finished: bool = False
-    step: int = 0
-    message: str = ""
-    out_of_memory: bool = False
-    asked_to_stop: bool = False
-    left: bool = False
-    script_error: bool = False
-    evaluated: Evaluated | None = None
-    fatal: bool = False
-    leader: bool | None = None
+    words: Termination = NO_WORDS
     finished_at: str = ""
 
 
@@ -153,7 +146,7 @@ def pod_ending(status: Document, container: Document, trainer: Document) -> Endi
     if terminated is None and not pod_over:
         return Ending()
     if terminated is None:
-        return Ending(over=True, message=pod_reason(status) or _failed_before(status))
+        return Ending(over=True, words=replace(NO_WORDS, message=pod_reason(status) or _failed_before(status)))
     # The kubelet gives this one for a container that it cannot find any more, of which nobody has seen the end.
     code: int | None = None if terminated.get("reason") == _UNKNOWN else terminated["exitCode"]
     words = Termination.from_text(terminated.get("message") or "")
@@ -165,21 +158,14 @@ def pod_ending(status: Document, container: Document, trainer: Document) -> Endi
     message = pod_reason(status) or _in_words(terminated, words, limit)
     if code == SIGNAL_EXIT_BASE + signal.SIGKILL and not message and not disruption(status):
         message = f"perhaps for want of memory (its limit is {limit})" if limit else "perhaps for want of memory"
-    return Ending(
-        over=True,
-        exit_code=code,
-        finished=words.finished,
-        step=words.step,
+    believed = replace(
+        words,
         message=message,
         out_of_memory=out_of_memory,
         asked_to_stop=words.asked_to_stop and code == EXIT_PREEMPTED,
         left=words.left and code == 0,
-        script_error=words.script_error,
-        evaluated=words.evaluated,
-        fatal=words.fatal,
-        leader=words.leader,
-        finished_at=terminated.get("finishedAt") or "",
     )
+    return Ending(True, code, believed, terminated.get("finishedAt") or "")
 
 
 def _failed_before(status: Document) -> str:
