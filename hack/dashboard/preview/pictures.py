@@ -1,0 +1,124 @@
+"""Take the pictures of the dashboards that the documents show: `make dashboard-pictures`.
+
+A real Prometheus reads the operator and the workers of three jobs for five minutes, while things happen to them.
+Grafana's own components (`app.jsx`) then draw what the dashboards' JSON asks of it, and Chromium takes the pictures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from browser import Browser, BrowserError
+from cluster import REPOSITORY, SCRAPE_SECONDS, Cluster, cluster, prometheus
+
+HERE = Path(__file__).parent
+APP = HERE / "node_modules" / ".preview"
+DASHBOARDS = REPOSITORY / "helm/heterotrain/files/dashboards"
+PICTURES = REPOSITORY / "docs" / "images"
+SHOWN = {
+    "all-jobs": ({"namespaces": ".+"}, "dark"),
+    "batch-convergence": ({"namespace": "vision", "job": "digits"}, "light"),
+    "operator": ({}, "dark"),
+}
+"""Values of each dashboard's variables, and its theme."""
+
+
+PRICES = {"large": ("1", 0.40), "small": ("400m", 0.12)}
+"""CPU limit and price per hour of a group's machines; a worker waits as long as so many cores would compute."""
+
+
+def job(namespace: str, name: str, samples: int, steps: int, *, policy: str = "Optimal", **replicas: int) -> Any:
+    """A manifest; groups by their replicas."""
+
+    def group(name: str) -> Any:
+        cpu, price = PRICES[name]
+        container = {
+            "name": "trainer",
+            "image": "heterotrain-trainer:0.1.0",
+            "command": ["python", "hack/dashboard/preview/worker.py"],
+            "resources": {"limits": {"cpu": cpu, "memory": "2Gi"}},
+        }
+        template = {"spec": {"containers": [container]}}
+        return {"name": name, "replicas": replicas[name], "pricePerHour": price, "template": template}
+
+    return {
+        "apiVersion": "heterotrain.dev/v1alpha1",
+        "kind": "HeteroTrainingJob",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "workerGroups": [group(name) for name in replicas],
+            "training": {"globalBatchSize": samples, "steps": steps, "seed": 7},
+            "batching": {"policy": policy, "initial": "Uniform"},
+        },
+    }
+
+
+def play(jobs: Cluster) -> tuple[float, float]:
+    """What happens: returns when it began and ended, in Unix seconds."""
+    began = time.time()
+    jobs.apply(job("vision", "digits", 240, 5000, large=1, small=2))
+    jobs.pass_(20)
+    jobs.apply(job("vision", "letters", 180, 800, large=1, small=1))
+    jobs.apply(job("language", "readings", 96, 5000, large=1, small=1, policy="Uniform"))
+    jobs.pass_(80)
+    jobs.kubelet.give("vision", "digits-large-0", 1.0, neighbours=1)
+    jobs.pass_(70)
+    jobs.kubelet.kill("vision", "digits-small-1")
+    jobs.pass_(80)
+    return began, time.time()
+
+
+def page(name: str, url: str, began: float, ended: float) -> tuple[Path, str]:
+    """The page that draws a dashboard, and its theme."""
+    variables, theme = SHOWN[name]
+    dashboard: Any = json.loads((DASHBOARDS / f"{name}.json").read_text())
+    given = {"dashboard": dashboard, "url": url, "from": began, "to": ended, "theme": theme}
+    given |= {"variables": variables, "scrape": SCRAPE_SECONDS}
+    file = APP / f"{name}.html"
+    file.write_text(
+        "<!doctype html><meta charset=utf-8><link rel=stylesheet href=app.css>"
+        "<body style='margin:0'><div id=root></div>"
+        f"<script>window.preview = {json.dumps(given)}</script><script src=app.js></script>"
+    )
+    return file, theme
+
+
+def photograph(url: str, began: float, ended: float) -> None:
+    """Draw each dashboard. Raises BrowserError."""
+    with Browser() as browser:
+        for name in SHOWN:
+            file, theme = page(name, url, began, ended)
+            browser.open(file, width=1600, theme=theme)
+            browser.evaluate("window.drawn")
+            (PICTURES / f"dashboard-{name}.png").write_bytes(browser.screenshot())
+            for complaint in browser.complaints:
+                print(f"{name}: {complaint[:400]}", file=sys.stderr)
+
+
+def main() -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="of the recorded series; if it is there, they are not recorded again")
+    folder: Path = parser.parse_args().folder.resolve()
+    span = folder / "span.json"
+    if not span.is_file():
+        folder.mkdir(parents=True)
+        with cluster(folder) as jobs:
+            span.write_text(json.dumps(play(jobs)))
+    try:
+        with ExitStack() as stack:
+            photograph(prometheus(folder, stack), *json.loads(span.read_text()))
+    except BrowserError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
