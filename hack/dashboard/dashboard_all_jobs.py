@@ -30,7 +30,7 @@ from dashboard_queries import (
 )
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.builders.stat import Panel as Stat
-from grafana_foundation_sdk.models.common import BigValueTextMode, TableColoredBackgroundCellOptions
+from grafana_foundation_sdk.models.common import BigValueColorMode, BigValueTextMode, TableColoredBackgroundCellOptions
 from grafana_foundation_sdk.models.dashboard import DynamicConfigValue
 
 from heterotrain_operator.metrics import table as metrics
@@ -65,7 +65,8 @@ def in_colours(*marks: tuple[float, str]) -> list[DynamicConfigValue]:
 def phases() -> Stat:
     """How many jobs are in each phase."""
     by_phase = f"count by (phase) ({every_job(metrics.JOB_PHASE, 'phase')})"
-    panel = stat("Jobs", by_phase, legend="{{phase}}").text_mode(BigValueTextMode.VALUE_AND_NAME)
+    panel = stat("Jobs", by_phase, legend="{{phase}}")
+    panel = panel.text_mode(BigValueTextMode.VALUE_AND_NAME).color_mode(BigValueColorMode.VALUE)
     for phase, colour in JOB_PHASE_COLOURS.items():
         panel = panel.override_by_name(phase, [setting("color", {"mode": "fixed", "fixedColor": colour})])
     return panel
@@ -105,7 +106,9 @@ JOBS = (
         "Each has a page in docs/runbooks that says what to do.",
         {"alerts": f"count by (alertname, severity, namespace, training_job) ({FIRING})"},
         hidden=("alerts", "Value"),
-    ).override_by_name("training_job", [setting("links", [TO_ROWS_JOB.build()])]),
+    )
+    .override_by_name("training_job", [setting("links", [TO_ROWS_JOB.build()])])
+    .no_value("no alert fires"),
 )
 BALANCE_AND_COST = (
     graph(
@@ -114,7 +117,7 @@ BALANCE_AND_COST = (
         "none",
         (every_job(metrics.JOB_IMBALANCE_RATIO), NAME),
         marks=dashboard_job.UNBALANCED,
-    ),
+    ).min(1),
     graph(
         "Share of waiting",
         "Of the time of measured steps, the part that a worker waits for the others, as a mean.",
@@ -128,13 +131,13 @@ BALANCE_AND_COST = (
         "Of the pods that are there now, in the currency of their pricePerHour.",
         "short",
         (COST_PER_HOUR_OF_EVERY_JOB, NAME),
-    ).decimals(2),
+    ),
 )
 
 
 def fill(dashboard: Dashboard) -> Dashboard:
     """The dashboard with its rows."""
     row(dashboard, "Now", (9, 3, 3, 3, 3, 3), NOW)
-    row(dashboard, "Jobs", 24, JOBS)
+    row(dashboard, "Jobs", (24, 12, 12), JOBS)
     row(dashboard, "Balance and cost", 12, [panel.data_links([TO_SERIES_JOB]) for panel in BALANCE_AND_COST])
     return dashboard

@@ -14,6 +14,7 @@ from dashboard_panels import (
     bars,
     graph,
     row,
+    share,
     stat,
     steps,
     timeline,
@@ -42,7 +43,6 @@ from dashboard_queries import (
     worker,
 )
 from grafana_foundation_sdk.builders.dashboard import Dashboard
-from grafana_foundation_sdk.models.common import GraphDrawStyle
 
 from heterotrain import worker_metrics as workers
 from heterotrain_operator.metrics import table
@@ -64,7 +64,7 @@ OVERVIEW = (
     stat("Phase", PHASE, names=JOB_PHASE_COLOURS),
     stat("Workers that train", job(table.JOB_WORKERS_READY)),
     stat("Workers wanted", job(table.JOB_WORKERS_WANTED)),
-    stat("Step", job(table.JOB_STEP)),
+    stat("Step", job(table.JOB_STEP), unit="locale"),
     stat("Active plan", job(table.JOB_PLAN_VERSION)),
     stat("Imbalance", job(table.JOB_IMBALANCE_RATIO), unit="none", decimals=2, marks=UNBALANCED),
     stat("Adjustments in view", in_view(table.JOB_ADJUSTMENTS)),
@@ -89,7 +89,7 @@ BALANCE = (
         "none",
         (job(table.JOB_IMBALANCE_RATIO), "slowest over mean"),
         marks=UNBALANCED,
-    ),
+    ).min(1),
     graph(
         "Share of waiting",
         "Of the time of measured steps, the part that a worker waits for the others.",
@@ -103,8 +103,8 @@ TRAINING = (
         "Throughput",
         "Samples per second in measured steps.",
         "suffix: samples/s",
-        (JOB_THROUGHPUT, "job"),
         (THROUGHPUT, WORKER),
+        (JOB_THROUGHPUT, "job"),
     ),
     graph("Loss", "Global training loss of the newest step known.", "short", (job(workers.LOSS), "loss")),
     graph(
@@ -117,16 +117,16 @@ TRAINING = (
         "Plan version",
         "The active version, and the one that each worker follows.",
         "short",
-        (job(table.JOB_PLAN_VERSION), "active"),
         (worker(workers.PLAN_VERSION), WORKER),
+        (job(table.JOB_PLAN_VERSION), "active"),
     ),
-    graph(
+    steps(
         "Adjustments and restarts",
-        "Plans that changed a batch size, and restarts after a worker's own fault.",
+        "Plans that changed a batch size, and restarts after a worker's own fault, since the job began.",
         "short",
-        (growth(table.JOB_ADJUSTMENTS), "adjustments"),
-        (growth(table.JOB_RESTARTS), "restarts"),
-    ).draw_style(GraphDrawStyle.BARS),
+        (job(table.JOB_ADJUSTMENTS), "adjustments"),
+        (job(table.JOB_RESTARTS), "restarts"),
+    ),
 )
 ASYNCHRONOUS = (
     graph(
@@ -178,31 +178,29 @@ SCALING_AND_COST = (
         "What the pods of each group have cost, in the currency of their pricePerHour.",
         "short",
         (by("group", table.JOB_COST), GROUP),
-    ).decimals(2),
+    ),
     graph(
         "Cost per hour",
         "Of the pods that are there now, by group.",
         "short",
         (f"3600 * {COST_PER_SECOND}", GROUP),
-    ).decimals(2),
+    ),
     graph(
         "Cost of a million samples",
         "At the present prices and throughput; scaling pays where it does not rise.",
         "short",
         (COST_OF_A_MILLION, "cost"),
-    ).decimals(2),
+    ),
 )
 RESOURCES = (
-    graph(
+    share(
         "Held back by the CPU limit",
         "Seconds per second, of several threads more than one: a limit that is lower or binds more.",
-        "percentunit",
         (of_time(workers.CPU_THROTTLED_OF_VERSION), WORKER),
     ),
-    graph(
+    share(
         "Waiting for a CPU that others use",
         "Seconds per second, of several threads more than one: a neighbour.",
-        "percentunit",
         (of_time(workers.CPU_WAIT_SECONDS), WORKER),
     ),
     graph(
@@ -222,7 +220,7 @@ RESOURCES = (
         "Swaps, joins and leaves in the last five minutes, while the others train; and the seconds for which "
         "they stood still for that.",
         "short",
-        (f"max by (kind) (increase({table.JOB_TRANSITIONS.series}{SELECTOR}[5m]))", "{{kind}}"),
+        (f"round(max by (kind) (increase({table.JOB_TRANSITIONS.series}{SELECTOR}[5m])))", "{{kind}}"),
         (growth(table.JOB_TRANSITION_SECONDS, "5m"), "seconds idle"),
     ),
     graph(
@@ -236,15 +234,14 @@ RESOURCES = (
         "Cores, as they are now; a resize in place changes it.",
         "suffix: cores",
         (worker(workers.CPU_LIMIT), WORKER),
-    ),
+    ).no_value("no worker knows a CPU limit"),
     graph("Memory", "Resident memory of each worker.", "bytes", (worker(workers.MEMORY_BYTES), WORKER)),
-    graph(
+    share(
         "Peak memory of the limit",
         "Of an ordinary step under the active plan; batches grow to 95 %.",
-        "percentunit",
         (MEMORY_SHARE, WORKER),
         marks=((0.9, YELLOW), (0.95, RED)),
-    ),
+    ).no_value("no worker knows a memory limit"),
 )
 
 
@@ -252,11 +249,11 @@ def fill(dashboard: Dashboard) -> Dashboard:
     """The dashboard with its rows, and with events marked in all graphs."""
     row(dashboard, "Job", 3, OVERVIEW)
     row(dashboard, "Balance", 12, BALANCE)
-    row(dashboard, "Training", 12, TRAINING)
-    row(dashboard, "Asynchronous training", 12, ASYNCHRONOUS)
-    row(dashboard, "Phases", 12, PHASES)
+    row(dashboard, "Training", (12, 12, 8, 8, 8), TRAINING)
+    row(dashboard, "Phases", (8, 16), PHASES)
     row(dashboard, "Scaling and cost", 8, SCALING_AND_COST)
     row(dashboard, "Resources", 8, RESOURCES)
+    row(dashboard, "Asynchronous training", 12, ASYNCHRONOUS)
     return (
         dashboard.annotation(Events("Plan changes", PLAN_CHANGED, "new plan", BLUE))
         .annotation(Events("Changes of the members", MEMBERS_CHANGED, "{{kind}}", PURPLE))

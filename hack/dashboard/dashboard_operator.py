@@ -23,7 +23,7 @@ OVERVIEW = (
     stat("Jobs", or_none(JOBS)),
     stat("Watches that have ended", or_none(f"count({table.WATCH_UP.series} == 0)"), marks=((1, RED),)),
     stat("Failed looks in 10 minutes", f"round({FAILED_LOOKS})", marks=((1, YELLOW), (5, RED))),
-    stat("One look, 95 %", quantile(0.95, table.RECONCILE_SECONDS), unit="s", decimals=2, marks=LATE),
+    stat("One look, 95 %", quantile(0.95, table.RECONCILE_SECONDS), unit="s", decimals=None, marks=LATE),
 )
 STEERING = (
     graph(
@@ -41,13 +41,18 @@ STEERING = (
         (quantile(0.95, table.RECONCILE_SECONDS), "95 %"),
         marks=LATE,
     ),
-    graph("Looks", "At jobs, per second.", "ops", (LOOKS, "looks")),
     graph(
-        "Writes to the API server, and failed looks",
+        "Looks at jobs",
+        "Per second, and those that failed.",
+        "ops",
+        (LOOKS, "looks"),
+        (operator_rate(table.RECONCILE_ERRORS, "kind"), "failed: {{kind}}"),
+    ),
+    graph(
+        "Writes to the API server",
         "Per second; none while nothing changes.",
         "ops",
         (operator_rate(table.API_WRITES, "verb, kind"), "{{verb}} {{kind}}"),
-        (operator_rate(table.RECONCILE_ERRORS, "kind"), "failed: {{kind}}"),
     ),
     timeline(
         "Watches",
@@ -55,7 +60,7 @@ STEERING = (
         WATCHES,
         f"2 - min by (resource, namespace) ({table.WATCH_UP.series})",
         "{{resource}} {{namespace}}",
-    ),
+    ).height(5),
 )
 PROCESS = (
     graph(

@@ -57,6 +57,9 @@ LETTERS = string.ascii_uppercase
 """By which a panel's queries are known."""
 
 
+Marks = Sequence[tuple[float, str]]
+"""Values, and the colour from each on."""
+
 GREEN, YELLOW, RED, BLUE, GREY, PURPLE, ORANGE = "green", "yellow", "red", "blue", "#808080", "purple", "orange"
 
 JOB_PHASE_COLOURS: Mapping[str, str] = {
@@ -139,9 +142,7 @@ def row(dashboard: Dashboard, title: str, columns: int | Sequence[int], panels: 
         dashboard.with_panel(panel.span(width))
 
 
-def graph(
-    title: str, description: str, unit: str, *queries: tuple[str, str], marks: Sequence[tuple[float, str]] = ()
-) -> Timeseries:
+def graph(title: str, description: str, unit: str, *queries: tuple[str, str], marks: Marks = ()) -> Timeseries:
     """A graph over time; queries are expression and legend. It has dashed lines at the `marks`, values that matter."""
     panel = (
         Timeseries()
@@ -151,9 +152,10 @@ def graph(
         .datasource(DATASOURCE)
         .height(GRAPH_ROWS)
         .show_points(VisibilityMode.NEVER)
+        .line_width(2)
         .legend(
             VizLegendOptions()
-            .display_mode(LegendDisplayMode.TABLE)
+            .display_mode(LegendDisplayMode.LIST)
             .placement(LegendPlacement.BOTTOM)
             .show_legend(True)
             .calcs(["lastNotNull"])
@@ -179,8 +181,8 @@ def stat(
     *,
     legend: str = "",
     unit: str = "short",
-    decimals: int = 0,
-    marks: Sequence[tuple[float, str]] = (),
+    decimals: int | None = 0,
+    marks: Marks = (),
     base: str = GREEN,
     names: Mapping[str, str] | None = None,
 ) -> Stat:
@@ -189,7 +191,6 @@ def stat(
         Stat()
         .title(title)
         .unit(unit)
-        .decimals(decimals)
         .datasource(DATASOURCE)
         .height(STAT_ROWS)
         .graph_mode(BigValueGraphMode.NONE)
@@ -199,6 +200,8 @@ def stat(
         .reduce_options(ReduceDataOptions().calcs(["lastNotNull"]))
         .with_target(query(expression, legend).instant().ref_id("A"))
     )
+    if decimals is not None:
+        panel = panel.decimals(decimals)
     return panel if names is None else panel.mappings(colours(names)).color_mode(BigValueColorMode.BACKGROUND)
 
 
@@ -248,6 +251,11 @@ def table(title: str, description: str, columns: Mapping[str, str], hidden: tupl
             "organize", options={"excludeByName": {"Time": True, **dict.fromkeys(hidden, True)}, "renameByName": values}
         )
     )
+
+
+def share(title: str, description: str, *queries: tuple[str, str], marks: Marks = ()) -> Timeseries:
+    """A graph of shares, which reaches up to 100 % at least, so that a line at zero shows as one."""
+    return graph(title, description, "percentunit", *queries, marks=marks).axis_soft_max(1)
 
 
 def setting(name: str, value: object) -> DynamicConfigValue:

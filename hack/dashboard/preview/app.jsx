@@ -47,7 +47,7 @@ const named = (legend, labels) => legend.replace(/\{\{\s*(\w+)\s*\}\}/g, (_, lab
 
 // A range has gaps where there was no sample.
 function inSteps(values) {
-  const known = new Map(values.map(([time, value]) => [Number(time), Number(value)]));
+  const known = new Map(values.map(([time, value]) => [Number(time), Number.isFinite(Number(value)) ? Number(value) : null]));
   const times = [];
   for (let time = Math.ceil(from / step) * step; time <= to; time += step) times.push(time);
   return [times.map((time) => time * 1000), times.map((time) => known.get(time) ?? null)];
@@ -169,7 +169,10 @@ async function tableOf(panel) {
   });
   const [table] = await firstValueFrom(transformDataFrame(panel.transformations, frames));
   if (!table?.length) return null;
-  for (const field of table.fields) field.config = { ...configured(panel, field.name, {}) };
+  for (const field of table.fields) {
+    const displayName = field.config.displayName ?? field.name;
+    field.config = { ...configured(panel, displayName), displayName };
+  }
   return { ...table, fields: table.fields.map(shown) };
 }
 
@@ -206,8 +209,10 @@ async function contents(panel, events) {
   return (width, height) => values(panel, frames, width, height);
 }
 
+const annotations = (dashboard.annotations?.list ?? []).filter(({ expr }) => expr);
+
 async function eventsOf() {
-  const all = (dashboard.annotations?.list ?? []).filter(({ expr }) => expr);
+  const all = annotations;
   const found = await Promise.all(all.map(({ expr }) => asked(expr, false)));
   // Of the samples of one event only the first is marked.
   return all.flatMap(({ iconColor }, index) => found[index].flatMap(({ values }) => values
@@ -221,6 +226,9 @@ function Page({ drawn }) {
   return (
     <div style={{ width: WIDTH, height: rows * (CELL + GAP) + 2 * PADDING + 40, position: 'relative', background: theme.colors.background.canvas }}>
       <div style={{ position: 'absolute', left: PADDING, top: 14, fontSize: 20, fontWeight: 500 }}>{dashboard.title}{variables.job ? `: ${variables.namespace}/${variables.job}` : ''}</div>
+      <div style={{ position: 'absolute', right: PADDING, top: 18 }}>
+        {annotations.map(({ name, iconColor }) => <span key={name} style={{ marginLeft: 20 }}><span style={{ color: theme.visualization.getColorByName(iconColor) }}>▲</span> {name}</span>)}
+      </div>
       {drawn.map(({ panel, draw }, index) => {
         const { x, y, w, h } = panel.gridPos;
         const place = { left: PADDING + x * column, top: 40 + PADDING + y * (CELL + GAP), width: w * column - GAP, height: h * (CELL + GAP) - GAP };
