@@ -6,12 +6,11 @@
 import '@fontsource/inter/400.css';
 import '@fontsource/inter/500.css';
 import {
-  createDataFrame, createTheme, DataTransformerID, dateTime, FieldType, formattedValueToString, getDisplayProcessor,
-  standardTransformers, standardTransformersRegistry, ThemeContext, transformDataFrame,
+  createDataFrame, createTheme, dateTime, FieldType, getDisplayProcessor, standardTransformers, standardTransformersRegistry,
+  ThemeContext, transformDataFrame,
 } from '@grafana/data';
 import { initPluginTranslations } from '@grafana/i18n';
-import { BarGauge, BigValue, PanelChrome, TimeSeries, VizLegend, VizRepeater } from '@grafana/ui';
-import { GlobalStyles } from '@grafana/ui';
+import { BarGauge, BigValue, GlobalStyles, PanelChrome, TimeSeries, VizLegend, VizRepeater } from '@grafana/ui';
 import { TableNG } from '@grafana/ui/unstable';
 import { useLayoutEffect } from 'react';
 import { createRoot } from 'react-dom/client';
@@ -89,11 +88,6 @@ async function seriesOf(panel, custom) {
 }
 
 const last = (frame) => frame.fields[1].values.findLast((value) => value !== null);
-
-function legendOf(frames, panel) {
-  const options = panel.options.legend;
-  return { ...options, calcs: options.calcs ?? [] };
-}
 
 function Marks({ config, events }) {
   useLayoutEffect(() => {
@@ -200,7 +194,7 @@ async function contents(panel, events) {
   if (!frames.length) return () => noData(panel);
   if (panel.type === 'timeseries') {
     return (width, height) => (
-      <TimeSeries frames={frames} structureRev={1} timeRange={timeRange} timeZone="utc" width={width} height={height} legend={legendOf(frames, panel)} options={panel.options}>
+      <TimeSeries frames={frames} structureRev={1} timeRange={timeRange} timeZone="utc" width={width} height={height} legend={panel.options.legend} options={panel.options}>
         {(config) => <Marks config={config} events={events} />}
       </TimeSeries>
     );
@@ -212,10 +206,9 @@ async function contents(panel, events) {
 const annotations = (dashboard.annotations?.list ?? []).filter(({ expr }) => expr);
 
 async function eventsOf() {
-  const all = annotations;
-  const found = await Promise.all(all.map(({ expr }) => asked(expr, false)));
+  const found = await Promise.all(annotations.map(({ expr }) => asked(expr, false)));
   // Of the samples of one event only the first is marked.
-  return all.flatMap(({ iconColor }, index) => found[index].flatMap(({ values }) => values
+  return annotations.flatMap(({ iconColor }, index) => found[index].flatMap(({ values }) => values
     .filter(([, value], place) => Number(value) > 0 && !(place && Number(values[place - 1][1]) > 0 && values[place][0] - values[place - 1][0] <= step))
     .map(([time]) => ({ time: Number(time), colour: iconColor }))));
 }

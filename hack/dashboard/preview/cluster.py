@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import emulated_law
 import yaml
@@ -78,12 +78,15 @@ class Kubelet:
                     self.api.remove("pods", key[1], key[0])
 
     def give(self, namespace: str, name: str, cores: float, neighbours: int = 0) -> None:
-        """So much of a machine has a pod from now on."""
+        """A pod has so much of a machine from now on."""
         _write(self.pods[namespace, name].folder / "share", f"{cores} {neighbours}")
 
-    def kill(self, namespace: str, name: str) -> None:
-        """A pod's machine is lost."""
-        self.pods[namespace, name].process.kill()
+    def kill(self, namespace: str, prefix: str) -> None:
+        """SIGKILL to the newest pod that runs and whose name begins so."""
+        names = [
+            key for key, pod in self.pods.items() if key[0] == namespace and key[1].startswith(prefix) and not pod.over
+        ]
+        self.pods[names[-1]].process.kill()
 
     def close(self) -> None:
         """End all."""
@@ -192,11 +195,6 @@ class Cluster:
             if targets != json.loads(self._targets.read_text()):
                 _write(self._targets, json.dumps(targets))
             time.sleep(0.2)
-
-    def status(self, namespace: str, name: str) -> dict[str, Any]:
-        """Of a job."""
-        found: dict[str, Any] = (self.api.get("heterotrainingjobs", name, namespace) or {}).get("status", {})
-        return found
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def play(jobs: Cluster) -> tuple[float, float]:
     jobs.pass_(75)
     jobs.kubelet.give("vision", "digits-large-0", 1.0, neighbours=1)
     jobs.pass_(60)
-    jobs.kubelet.kill("vision", "digits-small-1")
+    jobs.kubelet.kill("vision", "digits-small-")
     jobs.pass_(60)
     return began, time.time()
 
