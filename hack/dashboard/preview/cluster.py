@@ -182,6 +182,11 @@ class Cluster:
         self.api.put("namespaces", {"metadata": {"name": namespace}}, "")
         self.api.put("heterotrainingjobs", job, namespace)
 
+    def all_train(self) -> bool:
+        """Whether all jobs do by now."""
+        jobs = [body for key, body in list(self.api.objects.items()) if key[0] == "heterotrainingjobs"]
+        return all(body.get("status", {}).get("phase") == "Running" for body in jobs)
+
     def pass_(self, seconds: float) -> None:
         """Let pods run."""
         ends = time.monotonic() + seconds
