@@ -68,8 +68,8 @@ docs: $(VENV)/installed-dev ## write the documentation's site to out/site; a lin
 
 dashboard-pictures: $(VENV)/installed-dev ## take the documentation's pictures of the dashboards (needs node, Go, Chromium; 10 minutes)
 	hack/kind/tools.sh prometheus
-	cd hack/dashboard/preview && npm install --no-audit --no-fund --no-package-lock --ignore-scripts && npm run build
-	PYTHONPATH=tests:hack/bench:hack/pictures $(BIN)/python hack/dashboard/preview/pictures.py out/dashboards
+	hack/dashboard/preview/build.sh out/preview
+	PYTHONPATH=tests:hack/bench:hack/pictures $(BIN)/python hack/dashboard/preview/pictures.py out/preview out/dashboards
 
 verify: $(VENV)/installed-dev manifests docs ## run the linters and regenerate all that is generated; nothing may differ
 	$(BIN)/ruff check $(SOURCES)

@@ -18,8 +18,6 @@ from typing import Any
 from browser import Browser, BrowserError
 from cluster import REPOSITORY, SCRAPE_SECONDS, Cluster, cluster, prometheus
 
-HERE = Path(__file__).parent
-APP = HERE / "node_modules" / ".preview"
 DASHBOARDS = REPOSITORY / "helm/heterotrain/files/dashboards"
 PICTURES = REPOSITORY / "docs" / "images"
 DIGITS = {"namespace": "vision", "job": "digits"}
@@ -89,14 +87,14 @@ def panels(dashboard: Any, rows: Sequence[str]) -> list[Any]:
     return [{**panel, "gridPos": {**panel["gridPos"], "y": panel["gridPos"]["y"] - top}} for panel in found]
 
 
-def photograph(url: str, began: float, ended: float) -> None:
-    """Draw each dashboard. Raises BrowserError."""
+def photograph(app: Path, url: str, began: float, ended: float) -> None:
+    """Draw each dashboard with what `build.sh` built. Raises BrowserError."""
     with Browser() as browser:
         for name, of, variables, theme, rows in SHOWN:
             dashboard = json.loads((DASHBOARDS / f"{of}.json").read_text())
             given = {"url": url, "from": began, "to": ended, "theme": theme, "scrape": SCRAPE_SECONDS}
             given |= {"dashboard": {**dashboard, "panels": panels(dashboard, rows)}, "variables": variables}
-            file = APP / f"{name}.html"
+            file = app / f"{name}.html"
             file.write_text(
                 "<!doctype html><meta charset=utf-8><link rel=stylesheet href=app.css>"
                 "<body style='margin:0'><div id=root></div>"
@@ -110,16 +108,20 @@ def photograph(url: str, began: float, ended: float) -> None:
 def main() -> int:
     """Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="of the recorded series; if it is there, they are not recorded again")
-    folder: Path = parser.parse_args().folder.resolve()
-    span = folder / "span.json"
+    parser.add_argument("app", type=Path, help="folder in which build.sh built the drawing")
+    parser.add_argument(
+        "series", type=Path, help="folder of the recorded series; if there, they are not recorded again"
+    )
+    chosen = parser.parse_args()
+    series: Path = chosen.series.resolve()
+    span = series / "span.json"
     if not span.is_file():
-        folder.mkdir(parents=True)
-        with cluster(folder) as jobs:
+        series.mkdir(parents=True)
+        with cluster(series) as jobs:
             span.write_text(json.dumps(play(jobs)))
     try:
         with ExitStack() as stack:
-            photograph(prometheus(folder, stack), *json.loads(span.read_text()))
+            photograph(chosen.app, prometheus(series, stack), *json.loads(span.read_text()))
     except BrowserError as error:
         print(error, file=sys.stderr)
         return 1
