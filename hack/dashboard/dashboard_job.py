@@ -214,7 +214,7 @@ RESOURCES = (
         "Own time over the expected one, of workers that are slow by fault; none is good.",
         "short",
         (by("worker", table.JOB_STRAGGLER_SLOWDOWN), WORKER),
-    ),
+    ).no_value("no worker is slow by fault"),
     graph(
         "Changes of the members",
         "Swaps, joins and leaves in the last five minutes, while the others train; and the seconds for which "
