@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SOURCES := operator trainer-image tests examples hack
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-length test test-all test-unit test-pythons test-e2e verify docs manifests notebook paper-tables format chart-score kind kind-down images lock sign release scan clean
+.PHONY: help install demo demo-length test test-all test-unit test-pythons test-e2e verify docs dashboard-pictures manifests notebook paper-tables format chart-score kind kind-down images lock sign release scan clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -65,6 +65,11 @@ paper-tables: $(VENV)/installed-dev ## write docs/paper-tables.md and the benchm
 
 docs: $(VENV)/installed-dev ## write the documentation's site to out/site; a link or an anchor that leads nowhere is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dashboard-pictures: $(VENV)/installed-dev ## take the documentation's pictures of the dashboards (needs node, Go, Chromium; 10 minutes)
+	hack/kind/tools.sh prometheus
+	hack/dashboard/preview/build.sh out/preview
+	PYTHONPATH=tests:hack/bench:hack/pictures $(BIN)/python hack/dashboard/preview/pictures.py out/preview out/dashboards
 
 verify: $(VENV)/installed-dev manifests docs ## run the linters and regenerate all that is generated; nothing may differ
 	$(BIN)/ruff check $(SOURCES)

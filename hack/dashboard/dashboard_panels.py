@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import string
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grafana_foundation_sdk.builders.bargauge import Panel as BarGauge
@@ -12,7 +13,7 @@ from grafana_foundation_sdk.builders.common import (
     VizLegendOptions,
     VizTooltipOptions,
 )
-from grafana_foundation_sdk.builders.dashboard import DashboardLink, ThresholdsConfig
+from grafana_foundation_sdk.builders.dashboard import Dashboard, DashboardLink, Row, ThresholdsConfig
 from grafana_foundation_sdk.builders.prometheus import Dataquery
 from grafana_foundation_sdk.builders.stat import Panel as Stat
 from grafana_foundation_sdk.builders.statetimeline import Panel as StateTimeline
@@ -50,9 +51,14 @@ DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 TAG = "heterotrain"
 """By which the dashboards find one another."""
 
-GRID_COLUMNS = 24
 STAT_ROWS = 4
 GRAPH_ROWS = 8
+LETTERS = string.ascii_uppercase
+"""By which a panel's queries are known."""
+
+
+Marks = Sequence[tuple[float, str]]
+"""Values, and the colour from each on."""
 
 GREEN, YELLOW, RED, BLUE, GREY, PURPLE, ORANGE = "green", "yellow", "red", "blue", "#808080", "purple", "orange"
 
@@ -128,8 +134,16 @@ def query(expression: str, legend: str) -> Dataquery:
     return Dataquery().expr(expression).legend_format(legend).range().datasource(DATASOURCE)
 
 
-def graph(title: str, description: str, unit: str, *queries: tuple[str, str], columns: int = 12) -> Timeseries:
-    """A graph over time; queries are expression and legend."""
+def row(dashboard: Dashboard, title: str, columns: int | Sequence[int], panels: Sequence[Any]) -> None:
+    """Add panels below a title, each of so many of the 24 columns."""
+    dashboard.with_row(Row(title))
+    widths = [columns] * len(panels) if isinstance(columns, int) else columns
+    for panel, width in zip(panels, widths, strict=True):
+        dashboard.with_panel(panel.span(width))
+
+
+def graph(title: str, description: str, unit: str, *queries: tuple[str, str], marks: Marks = ()) -> Timeseries:
+    """A graph over time; queries are expression and legend. It has dashed lines at the `marks`, values that matter."""
     panel = (
         Timeseries()
         .title(title)
@@ -137,69 +151,61 @@ def graph(title: str, description: str, unit: str, *queries: tuple[str, str], co
         .unit(unit)
         .datasource(DATASOURCE)
         .height(GRAPH_ROWS)
-        .span(columns)
         .show_points(VisibilityMode.NEVER)
+        .line_width(2)
         .legend(
             VizLegendOptions()
-            .display_mode(LegendDisplayMode.TABLE)
+            .display_mode(LegendDisplayMode.LIST)
             .placement(LegendPlacement.BOTTOM)
             .show_legend(True)
             .calcs(["lastNotNull"])
         )
         .tooltip(VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING))
     )
-    return with_queries(panel, queries).min(0)
+    for letter, (expression, legend) in zip(LETTERS, queries, strict=False):
+        panel = panel.with_target(query(expression, legend).ref_id(letter))
+    if marks:
+        dashed = GraphThresholdsStyleConfig().mode(GraphThresholdsStyleMode.DASHED)
+        panel = panel.thresholds(limits(*marks)).thresholds_style(dashed)
+    return panel.min(0)
 
 
-def with_queries(panel: Timeseries, queries: tuple[tuple[str, str], ...]) -> Timeseries:
-    """The panel with its queries, named A, B and so on."""
-    for index, (expression, legend) in enumerate(queries):
-        panel = panel.with_target(query(expression, legend).ref_id(chr(ord("A") + index)))
-    return panel
-
-
-def steps(title: str, description: str, unit: str, *queries: tuple[str, str], columns: int = 12) -> Timeseries:
+def steps(title: str, description: str, unit: str, *queries: tuple[str, str]) -> Timeseries:
     """A graph of values that change in jumps."""
-    return graph(title, description, unit, *queries, columns=columns).line_interpolation(LineInterpolation.STEP_AFTER)
-
-
-def lined(panel: Timeseries, *marks: tuple[float, str]) -> Timeseries:
-    """The graph with dashed lines at values that matter."""
-    return panel.thresholds(limits(*marks)).thresholds_style(
-        GraphThresholdsStyleConfig().mode(GraphThresholdsStyleMode.DASHED)
-    )
+    return graph(title, description, unit, *queries).line_interpolation(LineInterpolation.STEP_AFTER)
 
 
 def stat(
     title: str,
-    unit: str,
     expression: str,
-    legend: str = "",
     *,
-    decimals: int = 0,
-    mode: BigValueTextMode | None = None,
-    thresholds: ThresholdsConfig | None = None,
-    columns: int = GRID_COLUMNS // 8,
+    legend: str = "",
+    unit: str = "short",
+    decimals: int | None = 0,
+    marks: Marks = (),
+    base: str = GREEN,
+    names: Mapping[str, str] | None = None,
 ) -> Stat:
-    """The newest value in large type; without thresholds it has no colour."""
-    return (
+    """The newest value in large type; it has a colour if there are `marks`, or `names` of its numbers with theirs."""
+    panel = (
         Stat()
         .title(title)
         .unit(unit)
-        .decimals(decimals)
         .datasource(DATASOURCE)
         .height(STAT_ROWS)
-        .span(columns)
         .graph_mode(BigValueGraphMode.NONE)
-        .color_mode(BigValueColorMode.VALUE if thresholds else BigValueColorMode.NONE)
-        .thresholds(thresholds or limits())
-        .text_mode(mode or BigValueTextMode.VALUE)
+        .color_mode(BigValueColorMode.VALUE if marks else BigValueColorMode.NONE)
+        .thresholds(limits(*marks, base=base))
+        .text_mode(BigValueTextMode.VALUE)
         .reduce_options(ReduceDataOptions().calcs(["lastNotNull"]))
         .with_target(query(expression, legend).instant().ref_id("A"))
     )
+    if decimals is not None:
+        panel = panel.decimals(decimals)
+    return panel if names is None else panel.mappings(colours(names)).color_mode(BigValueColorMode.BACKGROUND)
 
 
-def bars(title: str, description: str, unit: str, expression: str, legend: str, *, columns: int) -> BarGauge:
+def bars(title: str, description: str, unit: str, expression: str, legend: str) -> BarGauge:
     """The newest values, a bar each."""
     return (
         BarGauge()
@@ -208,7 +214,6 @@ def bars(title: str, description: str, unit: str, expression: str, legend: str, 
         .unit(unit)
         .datasource(DATASOURCE)
         .height(GRAPH_ROWS)
-        .span(columns)
         .min(0)
         .orientation(VizOrientation.HORIZONTAL)
         .reduce_options(ReduceDataOptions().calcs(["lastNotNull"]))
@@ -217,9 +222,7 @@ def bars(title: str, description: str, unit: str, expression: str, legend: str, 
     )
 
 
-def timeline(
-    title: str, description: str, named: Mapping[str, str], expression: str, legend: str, *, columns: int = GRID_COLUMNS
-) -> StateTimeline:
+def timeline(title: str, description: str, named: Mapping[str, str], expression: str, legend: str) -> StateTimeline:
     """A line for each series, coloured by what its numbers stand for."""
     return (
         StateTimeline()
@@ -227,7 +230,6 @@ def timeline(
         .description(description)
         .datasource(DATASOURCE)
         .height(GRAPH_ROWS)
-        .span(columns)
         .mappings(colours(named))
         .show_value(VisibilityMode.NEVER)
         .fill_opacity(80)
@@ -238,8 +240,8 @@ def timeline(
 
 def table(title: str, description: str, columns: Mapping[str, str], hidden: tuple[str, ...] = ()) -> Table:
     """A row for each set of labels; columns are expressions by the name above their values."""
-    letters = {chr(ord("A") + index): name for index, name in enumerate(columns)}
-    panel = Table().title(title).description(description).datasource(DATASOURCE).span(GRID_COLUMNS).height(GRAPH_ROWS)
+    letters = dict(zip(LETTERS, columns, strict=False))
+    panel = Table().title(title).description(description).datasource(DATASOURCE).height(GRAPH_ROWS)
     for letter, expression in zip(letters, columns.values(), strict=True):
         panel = panel.with_target(query(expression, "").instant().format(PromQueryFormat.TABLE).ref_id(letter))
     # A single query's values are not merged, so that their column has no letter.
@@ -249,6 +251,11 @@ def table(title: str, description: str, columns: Mapping[str, str], hidden: tupl
             "organize", options={"excludeByName": {"Time": True, **dict.fromkeys(hidden, True)}, "renameByName": values}
         )
     )
+
+
+def share(title: str, description: str, *queries: tuple[str, str], marks: Marks = ()) -> Timeseries:
+    """A graph of shares, which reaches up to 100 % at least, so that a line at zero shows as one."""
+    return graph(title, description, "percentunit", *queries, marks=marks).axis_soft_max(1)
 
 
 def setting(name: str, value: object) -> DynamicConfigValue:

@@ -128,9 +128,7 @@ def _explained(text: str) -> str:
 
 def _table(table: Table) -> str:
     columns = table.shown(details=True)
-    kinds = [
-        ' class="name"' if column.name else ' class="text"' if column.left or column.text else "" for column in columns
-    ]
+    kinds = [' class="text"' if each.text else ' class="name"' if each.is_left else "" for each in columns]
     heading = f"<h3>{escape(table.heading)}</h3>" if table.heading else ""
     head = "".join(f"<th{kind}>{_explained(column.heading)}</th>" for kind, column in zip(kinds, columns, strict=True))
     body = "".join(

@@ -50,7 +50,11 @@ TRIAL_COLUMNS = (
     Column("cost", lambda trial: trial.cost, wording.cost, rank=4, optional=True),
     Column("of ceiling", lambda trial: _possible(trial.ceiling_fraction), wording.percent, rank=2, optional=True),
     Column(
-        "of ceiling, all steps", lambda trial: trial.ceiling_fraction_all, wording.percent, detail=True, optional=True
+        "of ceiling, all steps",
+        lambda trial: _possible(trial.ceiling_fraction_all),
+        wording.percent,
+        detail=True,
+        optional=True,
     ),
 )
 
@@ -115,7 +119,7 @@ PHASE_COLUMNS = (
     Column("iteration", lambda row: row[1].iteration_seconds, wording.seconds, rank=1),
     Column("adjustments", lambda row: row[1].adjustments, rank=6),
     Column("of ceiling", lambda row: _possible(row[1].ceiling_fraction), wording.percent),
-    Column("of ceiling, all steps", lambda row: row[1].ceiling_fraction_all, wording.percent, rank=3),
+    Column("of ceiling, all steps", lambda row: _possible(row[1].ceiling_fraction_all), wording.percent, rank=3),
 )
 """Of a trial's name and one of its phases; the column with the share of the ceiling is never left out."""
 

@@ -75,7 +75,7 @@ def report_of(summary: Summary, course: Course | None = None) -> Report:
     sections = [*(_course(summary, course) if course is not None else ()), *_overview(summary), *_ceiling(summary)]
     if course is not None:
         sections[-1:-1] = [_trial(each, summary, course.names, course.prices) for each in course.trials]
-        doubts = tuple(Sentence(f"{text[0].upper()}{text[1:]}.", Tone.DOUBT) for text in summary.warnings)
+        doubts = tuple(Sentence(f"{text}.", Tone.DOUBT) for text in summary.warnings)
         sections.append(Section("What makes the ceiling doubtful", doubts))
         sections.append(Section("Manifest", (Verbatim(course.manifest),)))
         if course.schedule:
@@ -180,7 +180,7 @@ def _provenance(summary: Summary) -> Section:
     facts = tuple({**summary.provenance, "CPU limits": summary.limits}.items())
     columns = (
         Column("what", lambda fact: fact[0], name=True),
-        Column("is", lambda fact: fact[1], text=True),
+        Column("value", lambda fact: fact[1], text=True),
     )
     return Section("How this was made", (Table(columns, facts, detail=True),))
 
