@@ -3,8 +3,9 @@
     python3 advisories.py FOLDER PLACE ECOSYSTEM...
 
 FOLDER holds advisories at any depth, as JSON or YAML, such as a copy of https://github.com/pypa/advisory-database.
-Those of each ecosystem (PyPI, Debian, ...) become `PLACE/osv-scanner/ECOSYSTEM/all.zip`. The scanner takes a missing file
-for an error and an empty one for good news; so an ECOSYSTEM without advisories gets an empty one and is named on standard error.
+Those of each ecosystem (PyPI, Debian, ...) become `PLACE/osv-scanner/ECOSYSTEM/all.zip`. The scanner takes a missing
+file for an error and an empty one for good news; so an ECOSYSTEM without advisories gets an empty one and is named on
+standard error.
 """
 
 from __future__ import annotations
