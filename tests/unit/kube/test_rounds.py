@@ -15,7 +15,7 @@ from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.api_server.transport import PatientClient
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.controller.judging import Documents
-from heterotrain_operator.controller.rounds import TAKEN_SECONDS, Former, JobRounds
+from heterotrain_operator.controller.rounds import TAKEN_SECONDS, UNREADABLE_SECONDS, Former, JobRounds
 from heterotrain_operator.core.pacing import ANNOUNCED, FOLLOWING_SECONDS
 from heterotrain_operator.core.prediction.learned import Learned
 from heterotrain_operator.core.prediction.predictors import arx
@@ -259,6 +259,22 @@ def test_right_that_is_taken_away_is_named_and_noticed_when_it_is_back(
     job.look(20)
     assert "lacks the right" not in str(job.world.status)
     assert len(api.names("pods")) == 3
+
+
+def test_job_that_may_not_be_read_any_more_has_an_event_that_says_so_now_and_then(job: Steered, api: ApiServer) -> None:
+    job.train()
+    before = job.world.status
+    api.change("heterotrainingjobs", "digits", {"spec": {"batching": {"dryRun": True}}})
+    right = 'cannot get resource "heterotrainingjobs" in API group "heterotrain.dev" in the namespace "team-a"'
+    api.refuse = refusing("get", "heterotrainingjobs", 403, f'heterotrainingjobs is forbidden: User "operator" {right}')
+    for seconds in (2, 2, UNREADABLE_SECONDS):
+        with pytest.raises(GatewayError):
+            job.look(seconds)
+    events = [body for _verb, plural, _name, body in api.writes if plural == "events"]
+    said = [each["message"] for each in events if each["reason"] == "RightMissing"]
+    assert len(said) == 2
+    assert "lacks the right to get heterotrainingjobs.heterotrain.dev in namespace team-a; trying again" in said[0]
+    assert job.world.status == before
 
 
 def test_job_begins_with_what_a_former_one_of_its_name_has_learned(
