@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
+from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.api_server.transport import PatientClient
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
@@ -350,6 +350,22 @@ def test_many_pods_are_created_and_deleted_in_goes_between_which_the_thread_is_o
     api.change("heterotrainingjobs", "digits", {"spec": {"runPolicy": {"suspend": True}}})
     assert goes() == [-16, -16, -8]
     assert job.world.status["phase"] == "Suspended"
+
+
+def test_pods_of_a_job_that_is_deleted_meanwhile_are_not_created_any_more_whatever_the_watch_shows(
+    steer: Callable[..., Steered], api: ApiServer
+) -> None:
+    job = steer(**{**SCALED, "replicas": 40})
+
+    def create(kind: str, plural: str, name: str) -> None:
+        if (kind, plural) == ("create", "pods") and len(api.names("pods")) >= 8:
+            api.refuse = lambda *_: None
+            api.remove("heterotrainingjobs", "digits", watched=False)
+
+    api.refuse = create
+    with pytest.raises(JobGoneError):
+        job.look()
+    assert len([write for write in api.writes if write[:2] == ("create", "pods")]) < 16
 
 
 def test_decision_that_met_a_conflict_leaves_nothing_to_be_done_but_deliveries(job: Steered, api: ApiServer) -> None:

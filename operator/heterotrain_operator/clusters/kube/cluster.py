@@ -113,6 +113,7 @@ class KubeCluster:
         elif self._deletion.unfinished:
             self._deletion.go_on()
         else:
+            self._gateway.check_job(self._watched.body)  # each time, for the watch of jobs may lag behind, or be lost
             self._creation.go_on()
         if self._decided is not None and not self.unfinished:
             self._finish(*self._decided)
