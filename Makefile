@@ -100,8 +100,8 @@ sign: ## sign images of a registry with cosign, by digest: make sign IMAGES='reg
 release: $(VENV)/installed-dev ## make wheel, sdist, charts, lists of packages and checksums in out/release, and push images and charts: REGISTRY=... REPOSITORY=...
 	@hack/release/release.sh
 
-scan: ## look for known vulnerabilities in what the images hold, by out/sbom (asks osv.dev, or the copies in ADVISORIES)
-	@hack/release/scan.sh
+scan: $(VENV)/installed ## look for known vulnerabilities in the locks and in out/sbom (asks osv.dev, or the advisories in the folder ADVISORIES)
+	@PYTHON=$(BIN)/python hack/release/scan.sh
 
 kind-down: ## remove the test cluster and all that it has left, except what was built
 	@hack/kind/down.sh

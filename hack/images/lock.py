@@ -31,6 +31,7 @@ def requirements() -> dict[str, list[str]]:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     needed = {image: [*project["dependencies"], *extras[image]] for image in ("operator", "trainer")}
+    needed["trainer"].append("pip")  # stays in the image for those that extend it, and the base's is years old
     return {**needed, "sbom": ["cyclonedx-bom"]}
 
 

@@ -249,9 +249,11 @@ async def test_right_that_is_taken_away_shows_and_hinders_no_other_namespace(
         api.forbidden.add("team-b")
         api.forget_history()  # watches begin again, and those of team-b are refused
         lost = f'{WATCH_UP.series}{{namespace="team-b",resource="pods"}} 0.0'
+        await shown(chosen, lost.replace("pods", "heterotrainingjobs"))
         await shown(chosen, lost)
         status, text = await fetched(chosen.health_port, "/readyz")
         assert (status, "pods in team-b: HTTP 403" in text) == (200, True)
+        assert "heterotrainingjobs in team-b: HTTP 403" in text
         api.put("heterotrainingjobs", JOB)
         await until(lambda: phase(api) == "Created")
         api.forbidden.clear()

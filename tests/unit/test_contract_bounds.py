@@ -62,7 +62,7 @@ def test_number_of_a_member_that_is_none_or_beyond_bounds_is_refused_by_its_plac
 
 
 @pytest.mark.parametrize("field", ["name", "uid", "address", "group"])
-@pytest.mark.parametrize("text", ["\ud800", "x" * 254, 7])
+@pytest.mark.parametrize("text", ["\ud800", "x" * 254, 7, "a\x1b[2J", "a\u202eb"])
 def test_text_of_a_member_that_cannot_be_exported_is_refused(field: str, text: object) -> None:
     with pytest.raises(PlanError, match=rf"^members\[0\]\.{field}: "):
         parse_plan(plan_with({}, **{field: text}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -16,9 +17,9 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def script(name: str) -> ModuleType:
-    """A script of hack/images as a module."""
-    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "hack" / "images" / f"{name}.py")
+def script(name: str, folder: str = "images") -> ModuleType:
+    """A script of hack/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "hack" / folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -83,6 +84,34 @@ def test_debian_packages_are_listed_as_scanners_know_them() -> None:
     assert component["purl"] == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u13?arch=amd64&distro=debian-12"
     with pytest.raises(ValueError, match="found 'libc6'"):
         list(debian.components(["libc6"], "debian-12"))
+
+
+ADVISORY = """
+id: MADE-UP-1
+modified: 2026-01-01T00:00:00Z
+affected:
+- package: {name: tiny, ecosystem: PyPI}
+  versions: [1.10]
+"""
+
+
+def test_advisories_are_packed_as_the_scanner_reads_them_and_what_has_none_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    advisories = script("advisories", "release")
+    (tmp_path / "vulns" / "tiny").mkdir(parents=True)
+    (tmp_path / "vulns" / "tiny" / "MADE-UP-1.yaml").write_text(ADVISORY)
+    (tmp_path / "other.json").write_text("[]")
+    advisories.pack(tmp_path, tmp_path / "out", ["PyPI", "Debian"])
+    with zipfile.ZipFile(tmp_path / "out" / "osv-scanner" / "PyPI" / "all.zip") as packed:
+        found = json.loads(packed.read("MADE-UP-1.json"))
+    assert (found["modified"], found["affected"][0]["versions"]) == ("2026-01-01T00:00:00Z", ["1.10"])
+    with zipfile.ZipFile(tmp_path / "out" / "osv-scanner" / "Debian" / "all.zip") as packed:
+        assert packed.namelist() == []
+    assert "no advisories for Debian: its packages are not looked at" in capsys.readouterr().err
+    (tmp_path / "vulns" / "broken.yaml").write_text("{")
+    with pytest.raises(ValueError, match=r"broken\.yaml"):
+        advisories.pack(tmp_path, tmp_path / "out", ["PyPI"])
 
 
 def test_images_are_signed_by_digest_alone(tmp_path: Path) -> None:

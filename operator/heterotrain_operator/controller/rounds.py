@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from heterotrain_operator.api import HeteroTrainingJob, Problem
-from heterotrain_operator.clusters.kube.api_server.gateway import REFUSALS, Gateway, GatewayError
+from heterotrain_operator.clusters.kube.api_server.gateway import JOB_API, JOB_KIND, REFUSALS, Gateway, GatewayError
 from heterotrain_operator.clusters.kube.cluster import KubeCluster
 from heterotrain_operator.clusters.kube.objects.owned import NameTakenError
 from heterotrain_operator.clusters.kube.objects.protection import Peers
@@ -25,6 +25,9 @@ from heterotrain_operator.metrics.own import OperatorMetrics
 
 TAKEN_SECONDS = 10.0
 """Between looks at whether a name that the job needs is free at last."""
+
+UNREADABLE_SECONDS = 1800.0
+"""Between events about a job that cannot be read; the API server forgets one after an hour."""
 
 MOST_FORMER = 1000
 """Jobs that are gone of which it is known what their predictors have learned."""
@@ -65,6 +68,7 @@ class JobRounds:
         self._judged: Judged | None = None
         self._refused: Judged | None = None
         self._body: Mapping[str, Any] | None = None
+        self._unreadable_at: float | None = None
         self._former: Former = {} if former is None else former
         self._learned: tuple[Learned, ...] = ()
         self._source: Source | None = None
@@ -135,12 +139,23 @@ class JobRounds:
 
     async def _read(self, metadata: Mapping[str, Any], in_thread: InThread) -> tuple[Judged, Mapping[str, Any]]:
         """Keep the job in its models, which last as long as its spec; or the reasons why it has none."""
-        found = await self._documents.read(metadata, in_thread, self._judged)
+        try:
+            found = await self._documents.read(metadata, in_thread, self._judged)
+        except GatewayError as error:
+            await in_thread(self._say_unreadable, metadata, error)
+            raise
+        self._unreadable_at = None
         before, now = None if self._judged is None else self._judged.job, found.judged.job
         if now is None or before is None or now.spec.metrics != before.spec.metrics:
             self._source = None
         self._judged, self._body = found.judged, found.body
         return found.judged, found.body
+
+    def _say_unreadable(self, metadata: Mapping[str, Any], error: GatewayError) -> None:
+        now, since = self._monotonic(), self._unreadable_at
+        if error.status in REFUSALS and (since is None or now - since >= UNREADABLE_SECONDS):
+            self._unreadable_at = now
+            self._cluster.unreadable({"apiVersion": JOB_API, "kind": JOB_KIND, "metadata": metadata}, error)
 
     def _refuse(self, own: Mapping[str, Any], judged: Judged) -> None:
         """Say why nothing is done about the job, and keep nothing of its status, which nothing bounds."""

@@ -27,10 +27,11 @@ ORDINARY: dict[str, Any] = {
 }
 
 
-def refusals(*pods: dict[str, Any]) -> list[str]:
-    """The messages for a job of such pods, a group for each."""
+def refusals(*pods: dict[str, Any], server: dict[str, Any] | None = None) -> list[str]:
+    """The messages for a job of such pods, a group for each, and of a parameter server that is one."""
     groups = [{"name": f"group{index}", "template": {"spec": copy.deepcopy(pod)}} for index, pod in enumerate(pods)]
-    known: dict[str, Any] = {"object": {"spec": {"workerGroups": groups}}, "variables": {}}
+    parts = {} if server is None else {"parameterServer": {"template": {"spec": server}}}
+    known: dict[str, Any] = {"object": {"spec": {"workerGroups": groups, **parts}}, "variables": {}}
     for variable in RULES["variables"]:
         known["variables"][variable["name"]] = cel.evaluate(variable["expression"], cel.Context(known))
     return [
@@ -64,7 +65,8 @@ def test_job_of_which_any_group_asks_for_too_much_is_refused_by_the_fields_name(
 ) -> None:
     (message,) = refusals(PLAIN, ORDINARY, {**PLAIN, **more})
     assert named in message
+    assert refusals(PLAIN, server={**PLAIN, **more}) == [message]
 
 
 def test_ordinary_jobs_are_let_through() -> None:
-    assert refusals(PLAIN, ORDINARY) == []
+    assert refusals(PLAIN, ORDINARY) == refusals(PLAIN, server=ORDINARY) == []

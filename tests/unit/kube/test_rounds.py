@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError
+from heterotrain_operator.clusters.kube.api_server.gateway import Gateway, GatewayError, JobGoneError
 from heterotrain_operator.clusters.kube.api_server.lease import NotLeadingError
 from heterotrain_operator.clusters.kube.api_server.transport import PatientClient
 from heterotrain_operator.clusters.kube.observe.nodes import Nodes
 from heterotrain_operator.controller.judging import Documents
-from heterotrain_operator.controller.rounds import TAKEN_SECONDS, Former, JobRounds
+from heterotrain_operator.controller.rounds import TAKEN_SECONDS, UNREADABLE_SECONDS, Former, JobRounds
 from heterotrain_operator.core.pacing import ANNOUNCED, FOLLOWING_SECONDS
 from heterotrain_operator.core.prediction.learned import Learned
 from heterotrain_operator.core.prediction.predictors import arx
@@ -261,6 +261,22 @@ def test_right_that_is_taken_away_is_named_and_noticed_when_it_is_back(
     assert len(api.names("pods")) == 3
 
 
+def test_job_that_may_not_be_read_any_more_has_an_event_that_says_so_now_and_then(job: Steered, api: ApiServer) -> None:
+    job.train()
+    before = job.world.status
+    api.change("heterotrainingjobs", "digits", {"spec": {"batching": {"dryRun": True}}})
+    right = 'cannot get resource "heterotrainingjobs" in API group "heterotrain.dev" in the namespace "team-a"'
+    api.refuse = refusing("get", "heterotrainingjobs", 403, f'heterotrainingjobs is forbidden: User "operator" {right}')
+    for seconds in (2, 2, UNREADABLE_SECONDS):
+        with pytest.raises(GatewayError):
+            job.look(seconds)
+    events = [body for _verb, plural, _name, body in api.writes if plural == "events"]
+    said = [each["message"] for each in events if each["reason"] == "RightMissing"]
+    assert len(said) == 2
+    assert "lacks the right to get heterotrainingjobs.heterotrain.dev in namespace team-a; trying again" in said[0]
+    assert job.world.status == before
+
+
 def test_job_begins_with_what_a_former_one_of_its_name_has_learned(
     steer: Callable[..., Steered], api: ApiServer
 ) -> None:
@@ -334,6 +350,22 @@ def test_many_pods_are_created_and_deleted_in_goes_between_which_the_thread_is_o
     api.change("heterotrainingjobs", "digits", {"spec": {"runPolicy": {"suspend": True}}})
     assert goes() == [-16, -16, -8]
     assert job.world.status["phase"] == "Suspended"
+
+
+def test_pods_of_a_job_that_is_deleted_meanwhile_are_not_created_any_more_whatever_the_watch_shows(
+    steer: Callable[..., Steered], api: ApiServer
+) -> None:
+    job = steer(**{**SCALED, "replicas": 40})
+
+    def create(kind: str, plural: str, name: str) -> None:
+        if (kind, plural) == ("create", "pods") and len(api.names("pods")) >= 8:
+            api.refuse = lambda *_: None
+            api.remove("heterotrainingjobs", "digits", watched=False)
+
+    api.refuse = create
+    with pytest.raises(JobGoneError):
+        job.look()
+    assert len([write for write in api.writes if write[:2] == ("create", "pods")]) < 16
 
 
 def test_decision_that_met_a_conflict_leaves_nothing_to_be_done_but_deliveries(job: Steered, api: ApiServer) -> None:

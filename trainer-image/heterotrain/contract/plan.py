@@ -159,8 +159,8 @@ def _text(document: Mapping[str, Any], key: str, where: str = "") -> str:
     value = document.get(key)
     if not isinstance(value, str):
         raise PlanError(f"{where}{key}: expected str, found {shown(value)}")
-    if not is_text(value, MAX_NAME_LENGTH):
-        raise PlanError(f"{where}{key}: expected at most {MAX_NAME_LENGTH} characters of text, found {shown(value)}")
+    if not (is_text(value, MAX_NAME_LENGTH) and value.isprintable()):
+        raise PlanError(f"{where}{key}: expected at most {MAX_NAME_LENGTH} printable characters, found {shown(value)}")
     return value
 
 

@@ -96,6 +96,11 @@ class KubeCluster:
         """Say in the job's status what the API server refuses. Raises as `refuse`."""
         self._report.refuse(body, _hindered(error), self._clock())
 
+    def unreadable(self, body: Mapping[str, Any], error: GatewayError) -> None:
+        """Say in an event why the job cannot be read: to write a status that is not known would lose it."""
+        why = _hindered(error)
+        self._report.record(body, [Event("Warning", why.reason, why.message)], self._clock())
+
     @property
     def unfinished(self) -> bool:
         """Whether requests are left of what was decided: those whose number grows with the job's workers."""
@@ -108,6 +113,7 @@ class KubeCluster:
         elif self._deletion.unfinished:
             self._deletion.go_on()
         else:
+            self._gateway.check_job(self._watched.body)  # each time, for the watch of jobs may lag behind, or be lost
             self._creation.go_on()
         if self._decided is not None and not self.unfinished:
             self._finish(*self._decided)
@@ -172,7 +178,7 @@ class KubeCluster:
         events = self._creation.finish()
         if restored:
             events.insert(0, PLAN_RESTORED)
-        self._report.record(watched, events, now)
+        self._report.record(watched.body, events, now)
         self._report.write(watched, self._seen, decision, memory=memory, now=now)
         if decision.remove_job and not self._gateway.delete(JOB_KIND, watched.namespace, watched.name, uid=watched.uid):
             raise JobGoneError(f"job {watched.namespace}/{watched.name} is gone")

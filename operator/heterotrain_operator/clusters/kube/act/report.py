@@ -161,13 +161,13 @@ class Report:
         self._written = self._known = status
         self._written_draft, self._written_at = None, now
 
-    def record(self, watched: Watched, events: Sequence[Event], now: float) -> None:
-        """Write events. One that is lost changes nothing, so the round goes on without it."""
+    def record(self, body: Mapping[str, Any], events: Sequence[Event], now: float) -> None:
+        """Write events about a job. One that is lost changes nothing, so the round goes on without it."""
         for event in events:
             try:
-                self._gateway.create(build_event(watched.body, event, now))
+                self._gateway.create(build_event(body, event, now))
             except GatewayError as error:
-                where = (watched.namespace, watched.name)
+                where = (body["metadata"]["namespace"], body["metadata"]["name"])
                 logger.warning("job %s/%s: event %s is lost: %s", *where, event.reason, error)
                 if error.status is None:
                     return
