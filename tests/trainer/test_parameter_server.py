@@ -428,6 +428,7 @@ def test_a_worker_that_reads_next_to_nothing_is_cut_off(server: ServerHere, star
 
 
 def test_a_worker_hangs_up_on_a_server_whose_model_comes_byte_by_byte(server: ServerHere) -> None:
+    assert server.plan.server is not None
     with socket.create_server(("127.0.0.1", 0)) as listener:
         named = replace(server.plan.server, address=f"127.0.0.1:{listener.getsockname()[1]}")
         line, layout = line_to(named)
