@@ -66,7 +66,8 @@ def judged(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Deci
     if led or (failures and finish.ending):  # who leads may do its work to the end, whatever becomes of the others
         [worker, *_] = led or failures
         return _failed(job, facts, memory, now, (worker.name, described_departure(worker)))
-    running, lost = awaited(facts, memory), []
+    running = awaited(facts, memory)
+    lost: list[str] = []
     if facts.server is not None and finish.ending and now - finish.finished_at > job.progress_timeout_seconds:
         # Who had lost the server before its end looks for one that will not come.
         lost = [worker.name for worker in everybody if worker.name in running and not is_past(worker)]
