@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -32,8 +32,9 @@ from heterotrain.job.plans import Plans
 from heterotrain.job.worker import StopRequest, Worker
 from heterotrain.reporting.metrics import Series, WorkerMetrics
 from heterotrain.training.context import Context
-from heterotrain.training.layout import memory_of
+from heterotrain.training.layout import Layout, memory_of
 from heterotrain.training.parts import put_together
+from heterotrain.training.server_line import ServerLine
 from heterotrain.training.server_port import beat
 from heterotrain.training.serving import Serving
 from heterotrain.training.subject import Subject
@@ -51,7 +52,11 @@ class ServerHere:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         config = TrainingConfig(
-            epochs=1, mode=ASP, heartbeat_timeout_seconds=SILENCE_SECONDS, progress_timeout_seconds=1
+            epochs=1,
+            mode=ASP,
+            heartbeat_timeout_seconds=SILENCE_SECONDS,
+            progress_timeout_seconds=1,
+            startup_deadline_seconds=0,  # a worker begins without the other one
         )
         self.address = f"127.0.0.1:{free_port()}"
         members = tuple(Member(name, f"uid of {name}", "127.0.0.1:1", "cpu", 8) for name in "ab")
@@ -86,6 +91,8 @@ class ServerHere:
         self._ends = threading.Event()
         parts.join()
         self.size = self.step._applying.layout.size
+        assert self.step._port is not None
+        self.port = self.step._port
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
@@ -123,6 +130,16 @@ class ServerHere:
         self._ends.set()
         self._thread.join()
         self.step.close()
+        self.port.close()
+
+    def finish(self) -> threading.Thread:
+        """The job is over; the thread in which the server says so."""
+        self._ends.set()
+        self._thread.join()
+        self.step.job_is_over()
+        ends = threading.Thread(target=self.step.close)
+        ends.start()
+        return ends
 
 
 class WorkerHere:
@@ -196,15 +213,16 @@ def connect(server: ServerHere) -> socket.socket:
     return socket.create_connection(("127.0.0.1", int(server.address.rpartition(":")[2])), timeout=PATIENCE_SECONDS)
 
 
+def cut_off() -> NoReturn:
+    raise ConnectionError("cut off")
+
+
 def introduce(made: socket.socket, secret: str = SECRET, name: str = "b") -> Frames:
     """Do by hand what a worker does until its channel is open."""
     frames = Frames(greeting("job", name, f"uid of {name}"), secret, dials=True)
     made.sendall(frames.hello())
     while not frames.is_open:
-        read = made.recv(4096)
-        if not read:
-            raise ConnectionError("cut off")
-        list(frames.feed(read))
+        list(frames.feed(made.recv(4096) or cut_off()))
     made.sendall(b"".join(frames.seal(b"")))
     return frames
 
@@ -219,6 +237,54 @@ def test_a_gradient_is_applied_to_the_model_and_the_parameters_come_back(server:
     assert a.next().applied
     assert torch.equal(weight, before - 0.25)
     assert torch.equal(server.model.weight, before - 0.25)
+
+
+def line_to(named: Server | None) -> tuple[ServerLine, Layout]:
+    """What a worker has of a connection to a server."""
+    layout = Layout(model := nn.Linear(1024, 2048), list(model.parameters()))
+    line = ServerLine(
+        PeerServer("job", "a", "uid of a", secret=SECRET, host="127.0.0.1"),
+        layout,
+        find=lambda: named,
+        gives_up=lambda: False,
+        silence_seconds=SILENCE_SECONDS,
+        patience_seconds=PATIENCE_SECONDS,
+    )
+    return line, layout
+
+
+def test_a_worker_is_ready_for_an_answer_that_comes_at_once(
+    server: ServerHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, layout = line_to(server.plan.server)
+    send = Channel.send
+
+    def send_and_be_held_up(channel: Channel, message: Any) -> bool:
+        sent = send(channel, message)
+        while isinstance(message, Enter) and line._replies.empty():
+            time.sleep(0.01)
+        return sent
+
+    monkeypatch.setattr(Channel, "send", send_and_be_held_up)
+    try:
+        grant = line.enter(Enter(server.traits))
+        assert isinstance(grant, Grant)
+        line.take(grant)
+        assert torch.equal(layout.trained[0], server.model.weight)
+    finally:
+        line.close()
+
+
+def test_who_returns_as_the_job_ends_gets_its_model_and_who_comes_later_learns_that_it_is_over(
+    server: ServerHere, start: Start
+) -> None:
+    a, b = start("a"), start("b")
+    ends = server.finish()
+    assert a.enter().share == ()
+    a.channel.close()
+    ends.join()
+    b.channel.send(Enter(server.traits))
+    assert b.next() == Left("uid of b", "the job is over")
 
 
 def wrong_secret(_server: ServerHere, made: socket.socket) -> None:
@@ -256,6 +322,12 @@ def before_entering(server: ServerHere, made: socket.socket) -> None:
     made.sendall(b"".join(frames.seal(encode_message(Update("", 1, 0, 8, 0.1, 1.0, 8.0)))) + bytes(server.size))
 
 
+def byte_by_byte(server: ServerHere, made: socket.socket) -> None:
+    for byte in b"".join(introduce(made).seal(encode_message(Enter(server.traits)))):
+        made.sendall(bytes([byte]))
+        time.sleep(SILENCE_SECONDS / 10)
+
+
 HOSTILE: dict[str, tuple[Callable[[ServerHere, socket.socket], None], str]] = {
     "wrong secret": (wrong_secret, "unproven"),
     "a browser": (a_browser, "unproven"),
@@ -263,6 +335,7 @@ HOSTILE: dict[str, tuple[Callable[[ServerHere, socket.socket], None], str]] = {
     "endless": (endless, "malformed"),
     "replayed": (replayed, "malformed"),
     "before entering": (before_entering, "malformed"),
+    "byte by byte": (byte_by_byte, "silent"),
 }
 
 
@@ -338,7 +411,8 @@ def test_samples_of_a_worker_that_falls_silent_go_out_again(server: ServerHere, 
     assert server.applied == 0
 
 
-def test_a_worker_that_reads_nothing_is_cut_off(server: ServerHere, start: Start) -> None:
+@pytest.mark.parametrize("reads", [0, 16])
+def test_a_worker_that_reads_next_to_nothing_is_cut_off(server: ServerHere, start: Start, reads: int) -> None:
     with socket.socket() as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         made.connect(("127.0.0.1", int(server.address.rpartition(":")[2])))
@@ -347,9 +421,36 @@ def test_a_worker_that_reads_nothing_is_cut_off(server: ServerHere, start: Start
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not server.refused("unread"):
             made.sendall(b"".join(frames.seal(encode_message(Vouches()))))
+            made.recv(reads)
             assert time.monotonic() < deadline
             time.sleep(0.1)
     start("a").trains()
+
+
+def test_a_worker_hangs_up_on_a_server_whose_model_comes_byte_by_byte(server: ServerHere) -> None:
+    assert server.plan.server is not None
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        named = replace(server.plan.server, address=f"127.0.0.1:{listener.getsockname()[1]}")
+        line, layout = line_to(named)
+        replies: list[Any] = []
+        enters = threading.Thread(target=lambda: replies.append(line.enter(Enter(server.traits))))
+        enters.start()
+        listener.settimeout(0.1)
+        while enters.is_alive():  # on a busy machine it dials more than once
+            with contextlib.suppress(ConnectionError, TimeoutError), listener.accept()[0] as made:
+                made.settimeout(PATIENCE_SECONDS)
+                frames = Frames(greeting("job", named.name, named.uid), SECRET, dials=False)
+                list(frames.feed(made.recv(4096)))
+                made.sendall(frames.hello() + b"".join(frames.seal(b"")))
+                while not frames.is_open:
+                    list(frames.feed(made.recv(4096) or cut_off()))
+                grant = Grant("x", 1, (0, 0, 8), (), (0, 0, 0), True, False, "", "{}")
+                made.sendall(b"".join(frames.seal(encode_message(grant))))
+                for byte in bytes(layout.size):
+                    made.sendall(bytes([byte]))
+                    time.sleep(SILENCE_SECONDS / 10)
+        line.close()
+    assert replies == [None]
 
 
 def test_a_thousand_connections_hold_nobody_up(server: ServerHere, start: Start) -> None:

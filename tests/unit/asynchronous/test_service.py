@@ -151,6 +151,23 @@ def test_with_a_bound_of_nothing_a_round_is_computed_on_one_version_and_has_the_
         ]
 
 
+def test_nobody_begins_before_all_are_there_or_have_had_time_enough() -> None:
+    job = Job(Rules(100, epochs=1), Bound(), {"a": 5, "b": 5, "c": 0})
+    job.enter("a")
+    assert not job.granted and job.service.missing() == ["b"]
+    job.enter("b")
+    assert job.granted.keys() == {"a", "b"}
+    job.deliver("a")
+    job.restart()
+    job.enter("b")
+    assert job.granted.keys() == {"b"}, "a server that goes on waits for nobody"
+    late = Job(Rules(100, epochs=1), Bound(), {"a": 5, "b": 5})
+    late.enter("a")
+    late.service.begin()
+    late.grant()
+    assert late.granted.keys() == {"a"}
+
+
 def test_late_update_is_not_applied_and_nobody_waits_for_it() -> None:
     job = Job(Rules(60, epochs=1), Bound(1, "Discard"), {"fast": 5, "slow": 5})
     for worker in job.batches:

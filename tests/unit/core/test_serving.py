@@ -220,6 +220,21 @@ def test_job_succeeds_once_its_workers_and_its_server_have_ended_well() -> None:
     assert world.tick().phase == "Succeeded"
 
 
+def test_worker_that_lost_the_server_as_the_job_ended_is_not_awaited_for_long() -> None:
+    world = ServedWorld().trains()
+    world.is_at(PHASE_FINISHED, step=30)
+    for name in ("job-a-0", "job-a-1"):
+        world.workers[name].end(0, finished=True, leader=False)
+    assert world.server is not None
+    world.server = replace(
+        world.server, phase="Succeeded", metrics=None, exit_code=0, finished=True, step=30, leader=True
+    )
+    assert [world.tick(30).phase for _ in range(3)] == ["Running"] * 3
+    over = world.tick(30)
+    assert over.phase == "Succeeded"
+    assert "2 of 3 workers finished" in over.reason and "job-a-2 had lost the parameter server" in over.reason
+
+
 def test_what_is_remembered_of_the_server_reads_back() -> None:
     known = Serving(2, "0123456789ab", 1.0, 2.0, 3.0)
     memory = replace(Remembered.initial(), serving=known)

@@ -99,7 +99,8 @@ class Service:
         self._batches: dict[str, int] = {}
         self._places: dict[str, int] = {}  # in the plan's order
         self._waiting: set[str] = set()  # who waits for a grant: at thousands of workers few do
-        self._has_begun = False
+        # All begin together. Later whoever comes back goes on by itself, unless all are to be at one version.
+        self._has_begun = version > 0 and bound.max_staleness != 0
         self._is_over = False
 
     @property
@@ -137,6 +138,16 @@ class Service:
         self._waiting.discard(worker)
         for lease in standing.leases if standing else ():
             self.ledger.give_back(worker, lease.number)
+
+    def missing(self) -> list[str]:
+        """Members that the others wait for, since nobody has begun yet."""
+        if self._has_begun:
+            return []
+        return [each for each, batch_size in self._batches.items() if batch_size > 0 and each not in self.workers]
+
+    def begin(self) -> None:
+        """Those who are there begin without the others, which have had time enough."""
+        self._has_begun = True
 
     def finish(self) -> None:
         """The job is over, whatever is left: it has come to its number of updates, or to its target."""
@@ -194,6 +205,8 @@ class Service:
         ranked = sorted(self._waiting, key=lambda worker: (self.workers[worker].clock, self._places[worker]))
         if self.is_over:
             return [self._granted(worker, now) for worker in ranked]
+        if self.missing():
+            return []
         free: list[str] = []
         for worker in [worker for worker in ranked if self._may_go(worker)]:
             if self._takes_lease(worker, free):
@@ -227,9 +240,7 @@ class Service:
         if bound.max_staleness > 0:
             return standing.clock - min(self._clocks()) <= bound.max_staleness
         # Nobody may compute on another version than the others, so all of them go on together.
-        trains = [each for each, batch_size in self._batches.items() if batch_size > 0]
-        here = all(each in self.workers for each in trains) or self._has_begun
-        return here and all(each.since is not None for each in self._training())
+        return all(each.since is not None for each in self._training())
 
     def _takes_lease(self, worker: str, free: Sequence[str]) -> bool:
         """Whether it has one to compute now: its own, a new one, or, where none is left, one that another worker, none

@@ -67,9 +67,9 @@ class ServerLine:
         """Ask for a first grant. None if this worker gives up waiting, or the connection is lost. Raises
         ServerLostError."""
         channel = self._reach()
+        self._entered = channel  # before the answer, which may come at once
         if channel is None or not channel.send(message):
             return None
-        self._entered = channel
         return self._await(channel)
 
     def write(self, trained: Iterable[torch.Tensor | None]) -> None:

@@ -28,6 +28,7 @@ UNPROVEN, MALFORMED, CROWDED = "unproven", "malformed", "crowded"
 SILENT, UNREAD, DIFFERENT, LEASE = "silent", "unread", "different", "lease"
 """Why a connection, or what came over it, was refused."""
 
+_OVER = "the job is over"
 _SAID_SECONDS = 1.0  # between two lines of the log about what is refused for one reason
 
 BEATS = 4
@@ -69,7 +70,8 @@ class ServerPort:
         self, peers: PeerServer, layout: Layout, silence_seconds: float, refused: Callable[[str], None]
     ) -> None:
         """`peers` listens, and is not started yet. A worker that sends nothing, or reads nothing of what is sent to it,
-        for `silence_seconds` is cut off. `refused` is called with the reason whenever something is refused."""
+        for `silence_seconds` is cut off; fewer than `LIFE_BYTES` of a message are nothing. `refused` is called with the
+        reason whenever something is refused."""
         self._refused = refused
         self._layout = layout
         self._silence_seconds = silence_seconds
@@ -78,7 +80,7 @@ class ServerPort:
         self._callers: dict[Channel, Caller] = {}  # the thread's
         self._ticked = time.monotonic()
         self._said: dict[str, float] = {}  # when a refusal for a reason was logged last
-        self._closes = False
+        self._closes = self._is_over = False
         peers.follow_with_bulk(Update, self._room)
         peers.handle(Enter, self._receive_entering)
         peers.handle(Update, self._receive)
@@ -116,6 +118,10 @@ class ServerPort:
         """The job goes on without this worker."""
         caller.channel.send(Left(caller.uid, why))
 
+    def say_that_all_is_over(self) -> None:
+        """From now on whoever enters learns that, and nothing else."""
+        self._peers.call_soon(self._end_all)
+
     def close(self, seconds: float = 0.0) -> None:
         """Listen no more; what is being sent has so long to arrive."""
         self._closes = True
@@ -126,9 +132,18 @@ class ServerPort:
     def _opened(self, channel: Channel) -> None:
         self._callers[channel] = Caller(channel)
 
+    def _end_all(self) -> None:
+        self._is_over = True
+        while (event := self.next(0)) is not None:
+            if isinstance(event[1], Enter):
+                self.let_go(event[0], _OVER)
+
     def _receive_entering(self, channel: Channel, message: Enter) -> None:
         caller = self._callers[channel]
         caller.owes = False
+        if self._is_over:
+            self.let_go(caller, _OVER)
+            return
         if not caller.room.numel():
             caller.room = self._layout.room()
         self._events.put((caller, message))
@@ -181,8 +196,11 @@ class ServerPort:
 
 
 def beat(peers: PeerServer, channel: Callable[[], Channel | None], silence_seconds: float) -> None:
-    """On a worker, in the thread of `peers`, and from then on: say to the server that this worker lives."""
+    """On a worker, in the thread of `peers`, and from then on: say to the server that this worker lives, and cut it off
+    if it is silent in the midst of a message. A silent server may be busy: that is for the operator to judge."""
     found = channel()
+    if found is not None and found.is_receiving and time.monotonic() - found.received_at > silence_seconds:
+        found.close(f"{found.name} was silent for {silence_seconds:g} s in the midst of a message")
     if found is not None and found.is_open and found.is_written:
         found.send(Vouches())
     peers.call_later(silence_seconds / BEATS, partial(beat, peers, channel, silence_seconds))

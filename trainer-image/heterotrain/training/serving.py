@@ -78,6 +78,7 @@ class Serving:
         self._callers: dict[str, Caller] = {}  # who has entered, by UID
         self._knocking: dict[str, Caller] = {}  # whom the plan does not name yet
         self._looked = -math.inf
+        self._begins_by = math.inf  # with those who have entered
         self._accepted: tuple[Accepted, Caller, Update] | None = None
         self._nonfinite = 0  # in a row
         self._is_over = False
@@ -104,6 +105,7 @@ class Serving:
         peers = PeerServer(job, worker.name, worker.uid, secret=worker.secret, host=host, port=port)
         self._port = ServerPort(peers, layout, config.heartbeat_timeout_seconds, self._metrics.server.refused)
         self._follow()
+        self._begins_by = time.monotonic() + config.startup_deadline_seconds
 
     def start(self) -> None:
         """The job begins, or goes on; what this process draws at random changes nothing."""
@@ -120,24 +122,31 @@ class Serving:
         """The script has ended the job, which is over by that."""
 
     def close(self) -> None:
-        """Listen no more; once the job is over, not before all workers have the final parameters."""
+        """Listen no more; or, if the job is over, give all workers the final parameters, and from then on, as long as
+        this process runs, say to those who come too late that it is over."""
         port, self._port = self._port, None
         if port is None:
             return
         if self._is_over:
             self._say_goodbye(port)
-        port.close(_CLOSING_SECONDS)
+            port.say_that_all_is_over()
+        else:
+            port.close(_CLOSING_SECONDS)
 
     def _say_goodbye(self, port: ServerPort) -> None:
         self._service.finish()
-        deadline = time.monotonic() + self._context.config.progress_timeout_seconds
+        config, now = self._context.config, time.monotonic()
+        deadline, redials_by = now + config.progress_timeout_seconds, now + config.heartbeat_timeout_seconds
+        absent = {each.uid for each in self._published.members}  # and perhaps about to connect again
         while True:
             self._grant_to_all(port)
-            seconds = deadline - time.monotonic()
-            event = port.next(seconds) if self._callers and seconds > 0 else None
-            if event is None:
+            absent -= self._callers.keys()
+            until = deadline if self._callers else redials_by if absent else -math.inf
+            event = port.next(until - time.monotonic()) if until > time.monotonic() else None
+            if event is not None:
+                self._receive(port, *event)
+            elif until <= time.monotonic():
                 break
-            self._receive(port, *event)
         if self._callers:
             log.warning(
                 "%s did not take the final parameters in time", ", ".join(each.name for each in self._callers.values())
@@ -315,6 +324,8 @@ class Serving:
         if self._newest is not self._plans.published and self._plans.active.version == self._newest_version:
             self._follow()
         until = time.monotonic() + _LOOK_SECONDS
+        if until > self._begins_by:
+            self._begin_without_some()
         self.in_collective = True
         while self._accepted is None and (seconds := until - time.monotonic()) > 0:
             if time.monotonic() - self._looked >= _LOOK_SECONDS:
@@ -326,6 +337,15 @@ class Serving:
             if self._exchange.done_agreed:
                 break
         self.in_collective = False
+
+    def _begin_without_some(self) -> None:
+        missing, self._begins_by = self._service.missing(), math.inf
+        if missing:
+            names = [each.name for each in self._published.members if each.uid in missing]
+            log.warning(
+                "%s did not enter within runPolicy.startupDeadlineSeconds; the others begin without", ", ".join(names)
+            )
+            self._service.begin()
 
     @property
     def _newest_version(self) -> int:

@@ -67,6 +67,11 @@ def judged(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Deci
         [worker, *_] = led or failures
         return _failed(job, facts, memory, now, (worker.name, described_departure(worker)))
     running = awaited(facts, memory)
+    lost: list[str] = []
+    if facts.server is not None and finish.ending and now - finish.finished_at > job.progress_timeout_seconds:
+        # Who had lost the server before its end looks for one that will not come.
+        lost = [worker.name for worker in everybody if worker.name in running and not is_past(worker)]
+        running = [name for name in running if name not in lost]
     if running and now - finish.finished_at > job.finish_deadline_seconds:
         message = (
             f"training finished at step {finish.last_step}, but the script did not end within "
@@ -80,9 +85,10 @@ def judged(job: Job, facts: Facts, memory: Remembered, now: float) -> tuple[Deci
     done = len(facts.finished)
     who = "the only worker" if done == 1 else f"all {done} workers"
     before = [worker for worker in facts.failed if not worker.finished and not _was_let_go(worker)]
-    if before:  # perhaps so near to the end that nothing has been said of it
-        who = f"{done} of {done + len(before)} workers"
-    message = "; ".join([f"{who} finished the job's last step", *map(described_departure, before)])
+    if before or lost:  # perhaps so near to the end that nothing has been said of it
+        who = f"{done} of {done + len(before) + len(lost)} workers"
+    said = [*map(described_departure, before), *(f"{name} had lost the parameter server" for name in lost)]
+    message = "; ".join([f"{who} finished the job's last step", *said])
     return ending(job, facts, memory, now, outcome="Succeeded", code="JobSucceeded", message=message)
 
 

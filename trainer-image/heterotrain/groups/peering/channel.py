@@ -26,6 +26,9 @@ from heterotrain.peers import MAX_BYTES
 MAX_UNSENT_BYTES = 4 * MAX_BYTES
 """What waits for a peer that does not read, before it is given up."""
 
+LIFE_BYTES = 2**16
+"""Fewer of them, of what is longer, are no sign that a peer lives: it may send or read one at a time for ever."""
+
 USER_TIMEOUT_MS = 5000
 """For how long written bytes may go unacknowledged: so the loss of a whole machine shows."""
 
@@ -64,8 +67,9 @@ class Channel:
         self.rooms: Mapping[type[Any], Room] = {}
         """By the kinds of messages that bulk bytes follow: as many as the room has that this side gives them."""
         self.moved_at = time.monotonic()
-        """When bytes last arrived, or went, or there was nothing to be sent."""
+        """When `LIFE_BYTES` had last gone, or there was nothing to be sent."""
         self.received_at = self.moved_at
+        """When they, or all of a message, had last arrived."""
         self.is_connecting = dials
         self.socket: socket.socket | None = None
         self._frames = frames
@@ -74,6 +78,7 @@ class Channel:
         self._lock = threading.Lock()
         self._bodies: deque[tuple[bytes, memoryview | None]] = deque()
         self._unsent_bytes = 0
+        self._arrived = self._gone = 0  # bytes since then
         self._parts: list[memoryview] = []  # of the frame that is being written
         self._closing = ""
         self._bulk = memoryview(b"")  # still to be read
@@ -114,6 +119,11 @@ class Channel:
     def is_written(self) -> bool:
         """Whether the system has taken all that was to be sent."""
         return not self._parts and not self._bodies
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a message has arrived in part."""
+        return bool(self._bulk or self._frames.unread_bytes)
 
     def _send(self, document: bytes, bulk: memoryview | None) -> bool:
         with self._lock:
@@ -187,8 +197,10 @@ class Channel:
                 sent = self.socket.sendmsg(self._parts)
             except BlockingIOError:
                 return
-            self.moved_at = time.monotonic()
             self._drop(sent)
+            self._gone += sent
+            if self._gone >= LIFE_BYTES or not self._parts:
+                self._gone, self.moved_at = 0, time.monotonic()
         if self.is_finishing and self.has_opened:
             with contextlib.suppress(OSError):  # the peer has closed it
                 self.socket.shutdown(socket.SHUT_WR)
@@ -211,6 +223,7 @@ class Channel:
         if self.is_finishing and self.has_opened:
             return
         for body in self._frames.feed(data):
+            self._show_life()
             if body is None:
                 if self._follow():
                     yield None
@@ -236,7 +249,12 @@ class Channel:
     def _has_received(self, size: int) -> None:
         if not size:
             raise ConnectionError("the connection was closed")
-        self.received_at = time.monotonic()
+        self._arrived += size
+        if self._arrived >= LIFE_BYTES:
+            self._show_life()
+
+    def _show_life(self) -> None:
+        self._arrived, self.received_at = 0, time.monotonic()
 
     def _begin_bulk(self, message: Message) -> bool:
         """Read what follows this message into the room that it has here; whether that is there already."""
@@ -250,6 +268,7 @@ class Channel:
         self._has_received(size)
         self._bulk = self._bulk[size:]
         if not self._bulk and self._before_bulk is not None:
+            self._show_life()
             yield self._before_bulk
 
     def _follow(self) -> bool:
