@@ -21,7 +21,7 @@ from unit.metrics.promql import queries, with_values
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-AWAY_SECONDS = 60.0
+AWAY_SECONDS = 20.0
 DASHBOARDS = sorted((CHART / "files" / "dashboards").iterdir())
 
 NOT_HERE = (
