@@ -41,8 +41,8 @@ Interval = tuple[float, float]
 
 
 def unequal() -> Document:
-    """A job that follows only differences that last, since starting operators take CPU from workers on their node; one as
-    large as this shows where CPU is short, too.
+    """A job that follows only differences that last, since starting operators take CPU from its workers; and one
+    large enough to show where CPU is short, too.
     """
     groups = (group("large", "500m"), group("small", "150m"))
     return job("digits", *groups, batching={"interval": INTERVAL, "deadBand": 0.1})
