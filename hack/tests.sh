@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # The tests that need no cluster, in three parts. Those of one process share out the cores. Gangs of real workers, which wait
-# for most of their time, run three at a time. Those that assert how real workers are balanced run alone, for workers are balanced against whatever runs beside
-# them. Each part runs whatever the ones before it have found.
+# for most of their time, run three at a time. Those that assert how real workers are balanced run alone, for workers are
+# balanced against whatever runs beside them. Each part runs whatever the ones before it have found.
 # --unit: only the first part. --all: the long matrices too, hypothesis with many examples, and the unit tests on the other
-# versions of Python. --e2e: instead of all these the tests on a cluster, two at a time, and then, alone, those that balance
-# or disturb the whole cluster. Other arguments go to pytest; --last-failed runs
-# again what failed in a part, nothing of one that passed, and all of one that did not come to its end.
+# versions of Python. --e2e: instead of all these the tests on a cluster, several at a time: those that share an operator,
+# and then those that have one each, for they disturb it; and at last, alone, those that balance or disturb the whole
+# cluster. Other arguments go to pytest; --last-failed runs again what failed in a part, nothing of one that passed, and all
+# of one that did not come to its end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PYTHONDONTWRITEBYTECODE= # thousands of processes would each compile what they import
 
 AT_ONCE_AT_MOST=8 # each of them imports torch
 GANGS_AT_ONCE=3
-FILES_AT_ONCE=2 # of tests on a cluster, which wait for most of their time; tests of one file share what only one can have
+ON_CLUSTER_AT_ONCE=3 # they wait for most of their time
 TESTS_FAILED=1
 NONE_RAN=5
 
@@ -62,8 +63,9 @@ marked() { # MARK: the files with such tests, unless others were asked for, for 
 
 if [ -n "$e2e" ]; then
   e2e_part() { part "$1" -v --durations=0 --durations-min=1 -m "$2" "${@:3}" tests/e2e tests/kube_server/test_api_server.py; }
-  e2e_part e2e "not disruptive and not alone" --numprocesses $FILES_AT_ONCE --dist loadfile
-  e2e_part e2e-alone "disruptive or alone"
+  e2e_part e2e "not disruptive and not alone" --numprocesses $ON_CLUSTER_AT_ONCE --dist loadscope
+  e2e_part e2e-operators "disruptive" --numprocesses $ON_CLUSTER_AT_ONCE --dist loadscope
+  e2e_part e2e-alone "alone"
   exit $failed
 fi
 if [ -z "$last_failed" ]; then rm -f .pytest_cache/{unit,gangs,alone}/ended; fi

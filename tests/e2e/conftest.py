@@ -6,13 +6,15 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from e2e.api import Document
 from e2e.cluster import Cluster
 from e2e.diagnosis import diagnosis
-from e2e.installation import Installation
+from e2e.installation import Installation, apply_resource, steering_only
 from e2e.jobs import JobOnCluster
 from e2e.manifests import CLAIM
 from e2e.nodes import Nodes
@@ -21,7 +23,38 @@ from e2e.side_by_side import Shared
 
 SYSTEM = "heterotrain-system"
 
+ONE_AFTER_THE_OTHER = {
+    "test_nodes.py": "nodes",
+    "test_devices.py": "nodes",
+    "test_monitoring.py": "Prometheus",
+    "test_release.py": "release",
+}
+"""Files of tests that want what only one test can have at a time."""
+
 Apply = Callable[[Document], JobOnCluster]
+
+
+class Scheduling(LoadScopeScheduling):
+    """Tests go one by one to whoever is free, but for those above."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return ONE_AFTER_THE_OTHER.get(nodeid.partition("::")[0].rpartition("/")[2], nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    """Used where tests run beside each other."""
+    return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those first that may take the longest, so that in the end nobody waits for one."""
+
+    def allowed(item: pytest.Item) -> float:
+        mark = item.get_closest_marker("timeout")
+        return float(mark.args[0]) if mark else 0.0
+
+    items.sort(key=allowed, reverse=True)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -64,16 +97,36 @@ def files(cluster: Cluster, shared: Shared) -> Iterator[SharedFolder]:
     files = SharedFolder(cluster)
     with shared("files", files.provide, files.close):
         yield files
+        files.remove_all()
 
 
 @pytest.fixture(scope="session")
-def installation(cluster: Cluster, shared: Shared) -> Iterator[Installation]:
+def common_installation(cluster: Cluster, shared: Shared) -> Iterator[Installation]:
     """The operator, installed for all namespaces."""
     installation = Installation(cluster, SYSTEM)
     others = installation.others()
     assert not others, f"these operators would steer the same jobs, so remove them first: {', '.join(others)}"
     with shared("installation", installation.install, installation.uninstall):
         yield installation
+
+
+@pytest.fixture
+def installation(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Installation]:
+    """The operator that tests share; a test that disturbs it has one of its own, which knows its namespace alone."""
+    disruptive = request.node.get_closest_marker("disruptive")
+    if disruptive is None:
+        yield request.getfixturevalue("common_installation")
+        return
+    common = [pod["metadata"]["name"] for pod in Installation(cluster, SYSTEM).pods()]
+    assert not common, (
+        f"these operators of {SYSTEM} would steer the same jobs, so remove them first: {', '.join(common)}"
+    )
+    apply_resource(cluster)
+    steered = request.getfixturevalue("namespace")
+    own = Installation(cluster, f"{steered}-operator", values=steering_only(steered))
+    own.install(*disruptive.args)
+    yield own
+    own.uninstall(wait=False)
 
 
 @pytest.fixture
@@ -100,7 +153,6 @@ def make_namespace(
     yield make
     for name in _namespaces:
         remove_namespace(cluster, name)
-        files.remove(name)
 
 
 @pytest.fixture
@@ -122,9 +174,9 @@ def apply_in(cluster: Cluster, files: SharedFolder, namespace: str, manifest: Do
 
 
 def remove_namespace(cluster: Cluster, name: str) -> None:
-    """Remove a namespace; its pods first, and quickly, for they would slow the next test down."""
+    """Have a namespace go in its own time; its pods first, and quickly, for they would slow the next test down."""
     where = f"--namespace={name}"
     cluster.kubectl("delete", "heterotrainingjobs", "--all", where, "--wait=false")
-    cluster.kubectl("delete", "pods", "--all", where, "--grace-period=1", seconds=120)
+    cluster.kubectl("delete", "pods", "--all", where, "--grace-period=1", "--wait=false")
     cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")  # a test may have done so
     cluster.kubectl("delete", "persistentvolume", name, "--wait=false")

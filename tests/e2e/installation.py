@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.api import CORE, Api, ApiError, Document
 from e2e.cluster import Cluster, condition
-from e2e.helm import CHART
+from e2e.helm import CHART, REPOSITORY
 from e2e.programs import run
 from e2e.waiting import wait_for
 
@@ -20,13 +21,27 @@ PROCESS = "heterotrain_operator.main"
 """What the operator's command line holds."""
 
 
+def apply_resource(cluster: Cluster) -> None:
+    """Have the resource in the cluster, for installations that do not bring it."""
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "--filename", str(REPOSITORY / "crds"))
+
+
+def steering_only(*namespaces: str) -> tuple[str, ...]:
+    """Values of an installation beside others, which steers the jobs of these namespaces."""
+    return f"watchNamespaces={json.dumps(namespaces)}", "crds.enabled=false"
+
+
 class Installation:
     """One release of the chart, in a namespace that enforces the *restricted* standard."""
 
-    def __init__(self, cluster: Cluster, namespace: str, release: str = "heterotrain") -> None:
+    def __init__(
+        self, cluster: Cluster, namespace: str, release: str = "heterotrain", values: Sequence[str] = ()
+    ) -> None:
+        """`values` hold for it whatever else is chosen."""
         self.cluster = cluster
         self.namespace = namespace
         self.release = release
+        self._values = values
 
     @property
     def account(self) -> str:
@@ -38,7 +53,7 @@ class Installation:
         self.cluster.make_namespace(self.namespace)
         # These tests read metrics through the API server, which is no pod.
         anybody = 'networkPolicy.metricsFrom=[{"ipBlock":{"cidr":"0.0.0.0/0"}},{"ipBlock":{"cidr":"::/0"}}]'
-        settings = [argument for value in (anybody, *values) for argument in ("--set-json", value)]
+        settings = [argument for value in (anybody, *self._values, *values) for argument in ("--set-json", value)]
         # The resource may be there from an earlier installation, which has left it with the jobs.
         where = (
             "--namespace",
@@ -51,10 +66,11 @@ class Installation:
         )
         run("helm", "upgrade", "--install", self.release, CHART, *where, *settings, seconds=HELM_SECONDS + 30)
 
-    def uninstall(self) -> None:
+    def uninstall(self, *, wait: bool = True) -> None:
         """Remove it with its namespace; the resource and the jobs stay."""
-        run("helm", "uninstall", self.release, "--namespace", self.namespace, "--wait", seconds=HELM_SECONDS)
-        self.cluster.kubectl("delete", "namespace", self.namespace, seconds=120)
+        waiting = ["--wait"] if wait else []
+        run("helm", "uninstall", self.release, "--namespace", self.namespace, *waiting, seconds=HELM_SECONDS)
+        self.cluster.kubectl("delete", "namespace", self.namespace, f"--wait={str(wait).lower()}", seconds=120)
 
     def others(self) -> list[str]:
         """Pods of operators of other namespaces."""

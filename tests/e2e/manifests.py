@@ -25,6 +25,9 @@ for a step to span many periods of a CPU quota."""
 ENDLESS = 1_000_000
 """Steps of a job that a test ends itself."""
 
+KEEP_ALL = {"keep": 100}
+"""A checkpoint section: as many as a test writes."""
+
 SERIES = {"name": contract.ENV_SERIES, "value": f"{MOUNTED}/$({contract.ENV_WORKER}).jsonl"}
 """Makes workers write a line for every step, so that a test can say afterwards what happened when."""
 

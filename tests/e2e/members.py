@@ -68,3 +68,13 @@ def assert_only_replaced(struck: JobOnCluster, history: History, *stayed: str) -
     assert set(history.pods_made().values()) == {1}
     for group in stayed:
         assert_no_step_lost(struck.records(group))
+
+
+def uids(struck: JobOnCluster) -> dict[str, str]:
+    """UIDs of its pods by name; a pod that starts again in its place has another one."""
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in struck.pods()}
+
+
+def without(found: dict[str, str], *names: str) -> dict[str, str]:
+    """The others."""
+    return {name: uid for name, uid in found.items() if name not in names}

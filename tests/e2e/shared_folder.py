@@ -57,6 +57,7 @@ class SharedFolder:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._made: list[str] = []
 
     def provide(self) -> None:
         """Make the pod, its namespace and its volume, and wait until it runs."""
@@ -72,17 +73,18 @@ class SharedFolder:
         )
 
     def close(self) -> None:
-        """Remove the pod and its volume; what jobs have written is removed with each test."""
+        """Remove the pod and its volume."""
         self._cluster.kubectl("delete", "namespace", NAMESPACE, seconds=120)
         self._cluster.kubectl("delete", "persistentvolume", f"{NAMESPACE}-files")
 
     def make(self, name: str) -> None:
         """A folder in it."""
-        self._execute("mkdir", "-p", f"{MOUNTED}/{name}")
+        self._made.append(f"{MOUNTED}/{name}")
+        self._execute("mkdir", "-p", self._made[-1])
 
-    def remove(self, name: str) -> None:
-        """Remove a folder with all that is in it."""
-        self._execute("rm", "-rf", f"{MOUNTED}/{name}")
+    def remove_all(self) -> None:
+        """Remove the folders made, with all that is in them; workers may be about to end that still write there."""
+        self._execute("sh", "-c", 'until rm -rf "$@"; do sleep 1; done', "sh", *self._made)
 
     def names(self, folder: str) -> list[str]:
         """What a folder holds."""

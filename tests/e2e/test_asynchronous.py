@@ -17,7 +17,7 @@ from e2e.nodes import Nodes
 from e2e.waiting import wait_for
 from heterotrain import contract
 
-pytestmark = [pytest.mark.e2e, pytest.mark.disruptive, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 UPDATES = 1500
 """Enough for all that befalls the job, and an end within the time."""
@@ -42,6 +42,7 @@ def server_uid(struck: JobOnCluster) -> str:
     return server.uid
 
 
+@pytest.mark.disruptive
 def test_a_worker_the_server_and_the_operator_are_killed_and_the_job_ends_well(
     apply: Apply, nodes: Nodes, installation: Installation
 ) -> None:
@@ -85,13 +86,16 @@ def test_a_worker_the_server_and_the_operator_are_killed_and_the_job_ends_well(
 
 def test_unequal_workers_send_updates_at_one_rate_and_the_status_says_so(apply: Apply) -> None:
     struck = apply(unequal(asynchronous={"maxStaleness": 8}))
-    struck.wait_for_step(UPDATES // 2, 300)
+    struck.wait_for_step(UPDATES // 5, 300)
+
+    def batches() -> list[int]:
+        return [member.batch_size for member in struck.plan.members]
+
+    wait_for(lambda: batches()[0] > 1.5 * batches()[2], 120, "unequal batches")
     status = struck.status
     assert status["updatesPerSecond"] > 0
     assert status["server"]["phase"] in contract.PHASES
     workers = [struck.worker(name) for name in ("large", "medium", "small")]
     assert all(worker["updates"] > 0 for worker in workers)
     assert all(worker["staleness"] <= 2 * 8 for worker in workers)
-    batches = [member.batch_size for member in struck.plan.members]
-    assert batches == sorted(batches, reverse=True)
-    assert batches[0] > 1.5 * batches[2]
+    assert batches() == sorted(batches(), reverse=True)

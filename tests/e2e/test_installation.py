@@ -8,7 +8,6 @@ import pytest
 
 from e2e.api import Document
 from e2e.cluster import Cluster
-from e2e.conftest import SYSTEM
 from e2e.installation import HELM_SECONDS, Installation
 from e2e.manifests import idle
 from e2e.programs import run
@@ -24,15 +23,11 @@ def test_release_passes_its_own_test(installation: Installation) -> None:
     assert "Succeeded" in told
 
 
-@pytest.mark.disruptive
+@pytest.mark.disruptive("podSecurityContext.runAsUser=1000650000", "podSecurityContext.runAsGroup=0")
 def test_operator_runs_as_whichever_user_the_cluster_chooses(installation: Installation) -> None:
-    installation.install("podSecurityContext.runAsUser=1000650000", "podSecurityContext.runAsGroup=0")
-    try:
-        installation.wait_until_ready()
-        (pod,) = installation.pods()
-        assert pod["spec"]["securityContext"]["runAsUser"] == 1000650000
-    finally:
-        installation.install()
+    installation.wait_until_ready()
+    (pod,) = installation.pods()
+    assert pod["spec"]["securityContext"]["runAsUser"] == 1000650000
 
 
 @pytest.mark.disruptive
@@ -53,15 +48,13 @@ def test_policy_refuses_templates_that_ask_for_too_much_where_it_holds(
 
     selector = f'{{"matchLabels":{{"kubernetes.io/metadata.name":"{held}"}}}}'
     installation.install("admissionPolicy.enabled=true", f"admissionPolicy.namespaceSelector={selector}")
-    try:
-        wait_for(lambda: refused(greedy, held), 60, "the policy to hold")
-        assert "template.spec.nodeName must be left out" in refused(greedy, held)
-        assert (refused(idle("modest"), held), refused(greedy, free)) == ("", "")
-        path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{SYSTEM}-{installation.release}"
-        status = wait_for(lambda: cluster.api.get(path).get("status"), 60, "the rules' types to be checked")
-        assert not (status.get("typeChecking") or {}).get("expressionWarnings")
-    finally:
-        installation.install()
+    wait_for(lambda: refused(greedy, held), 60, "the policy to hold")
+    assert "template.spec.nodeName must be left out" in refused(greedy, held)
+    assert (refused(idle("modest"), held), refused(greedy, free)) == ("", "")
+    policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+    path = f"{policies}/{installation.namespace}-{installation.release}"
+    status = wait_for(lambda: cluster.api.get(path).get("status"), 60, "the rules' types to be checked")
+    assert not (status.get("typeChecking") or {}).get("expressionWarnings")
 
 
 @pytest.mark.parametrize("role", ["view", "edit"])

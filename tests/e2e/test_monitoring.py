@@ -21,7 +21,7 @@ from unit.metrics.promql import queries, with_values
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-AWAY_SECONDS = 60.0
+AWAY_SECONDS = 20.0
 DASHBOARDS = sorted((CHART / "files" / "dashboards").iterdir())
 
 NOT_HERE = (
@@ -46,7 +46,7 @@ def test_job_is_steered_by_prometheus_and_waits_for_it_while_it_is_away(apply: A
     steered = apply(job("steered", group("steady", "400m"), group("resized", "400m"), metrics=settings))
     with History(steered) as history:
         steered.wait_for_phase("Running")
-        steered.resize("resized", "200m")
+        steered.resize("resized", "150m")
         steered.wait_for_plan(2, 180)
         first = history.newest
 
@@ -73,7 +73,7 @@ def test_job_is_steered_by_prometheus_and_waits_for_it_while_it_is_away(apply: A
 def test_every_query_of_the_dashboards_finds_series(apply: Apply, prometheus: Prometheus) -> None:
     command = digits_evaluated()
     steady = group("steady", "400m", command=command, pricePerHour=0.2)
-    shown = apply(job("shown", steady, group("other", "200m", command=command, pricePerHour=0.1)))
+    shown = apply(job("shown", steady, group("other", "150m", command=command, pricePerHour=0.1)))
     shown.wait_for_phase("Running")
     shown.wait_for_plan(2, 180)
     values = {"namespace": shown.namespace, "namespaces": ".+", "job": shown.name, "__range": "5m"}

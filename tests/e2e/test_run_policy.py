@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from e2e.cluster import Cluster
 from e2e.conftest import Apply, apply_in
 from e2e.history import History
-from e2e.installation import Installation
+from e2e.installation import Installation, steering_only
 from e2e.jobs import JobOnCluster
 from e2e.manifests import BATCH, group, idle, job, sleeper, two_workers
 from e2e.resuming import assert_resumed_from_checkpoint
@@ -19,8 +19,11 @@ from e2e.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-WATCHED_SECONDS = 15.0
+WATCHED_SECONDS = 8.0
 """For so long it is watched that nothing happens."""
+
+STEPS = 30
+"""Of a job that ends by itself, after its first checkpoint."""
 
 
 def test_suspended_job_has_no_pods_and_goes_on_where_it_was(apply: Apply) -> None:
@@ -79,7 +82,7 @@ def wait_until_left(finished: JobOnCluster, names: set[str]) -> None:
 def test_pods_behind_a_gate_wait_beyond_the_startup_deadline(apply: Apply, cluster: Cluster) -> None:
     gate = {"schedulingGates": [{"name": "heterotrain.dev/queue"}]}
     groups = (group("large", "600m", pod=gate), group("small", "300m", pod=gate))
-    held = apply(job("held", *groups, runPolicy={"startupDeadlineSeconds": 5}))
+    held = apply(job("held", *groups, runPolicy={"startupDeadlineSeconds": 2}))
     wait_for(lambda: "SchedulingGated" in held.worker("small").get("message", ""), 30, "the gates in the status")
     time.sleep(WATCHED_SECONDS)
     assert held.phase == "Created"
@@ -115,22 +118,23 @@ def test_job_created_again_says_what_it_goes_on_from_and_on_request_begins_again
 
 
 def test_dry_run_explains_and_changes_nothing(apply: Apply) -> None:
-    observed = apply(two_workers(batching={"dryRun": True}))
+    # So unequal that it shows on a machine that has no CPU to spare, too.
+    observed = apply(job("digits", group("large", "600m"), group("small", "150m"), batching={"dryRun": True}))
     with History(observed) as history:
         event = observed.wait_for_event("DryRun", 240)
-        observed.wait_for_step(observed.step() + 20)
+        observed.wait_for_step(observed.step() + 12)
     assert "nothing changes" in event["message"]
     assert set(history.plans) == {1}
     assert history.plans[1].batch_sizes == (BATCH // 2, BATCH // 2)
 
 
 def test_two_jobs_train_side_by_side(apply: Apply) -> None:
-    jobs = [apply(two_workers(name, steps=60)) for name in ("one", "other")]
+    jobs = [apply(two_workers(name, steps=STEPS)) for name in ("one", "other")]
     for each in jobs:
         each.wait_for_phase("Succeeded", 300)
     for each in jobs:
         # Neither went on from the other's checkpoint.
-        assert [record.step for record in each.records("large")] == list(range(60))
+        assert [record.step for record in each.records("large")] == list(range(STEPS))
         assert {pod["metadata"]["name"] for pod in each.pods()} == {each.pod_name("large"), each.pod_name("small")}
         assert {member.name for member in each.plan.members} == {each.pod_name("large"), each.pod_name("small")}
         assert each.warnings() == []
@@ -139,48 +143,45 @@ def test_two_jobs_train_side_by_side(apply: Apply) -> None:
 # --- several installations -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def two_installations(
-    cluster: Cluster, installation: Installation, make_namespace: Callable[[], str]
-) -> Iterator[tuple[str, str]]:
-    """Two namespaces, each steered by an operator of its own that knows only that one."""
-    first, second = make_namespace(), make_namespace()
-    other = Installation(cluster, "heterotrain-other")
-    installation.install(f'watchNamespaces=["{first}"]')
-    other.install(f'watchNamespaces=["{second}"]', "crds.enabled=false")
-    yield first, second
-    other.uninstall()
-    installation.install()
-
-
 @pytest.mark.disruptive
 def test_two_installations_steer_their_own_namespaces(
-    cluster: Cluster, files: SharedFolder, two_installations: tuple[str, str], namespace: str
+    cluster: Cluster,
+    files: SharedFolder,
+    installation: Installation,
+    namespace: str,
+    make_namespace: Callable[[], str],
 ) -> None:
-    jobs = [apply_in(cluster, files, each, idle("idle")) for each in two_installations]
-    nobodys = apply_in(cluster, files, namespace, idle("idle"))
-    for each in jobs:
-        wait_for(each.pods, 60, f"the pod of the job in {each.namespace}")
-    time.sleep(WATCHED_SECONDS)
-    for each in jobs:
-        # Two operators at one job would each have told that they create its pod.
-        assert len(each.events("SuccessfulCreatePod")) == 1
-    assert nobodys.phase == ""
-    assert nobodys.children() == []
+    others, nobodys = make_namespace(), make_namespace()
+    other = Installation(cluster, f"{others}-operator", values=steering_only(others))
+    other.install()
+    try:
+        jobs = [apply_in(cluster, files, each, idle("idle")) for each in (namespace, others)]
+        left = apply_in(cluster, files, nobodys, idle("idle"))
+        for each in jobs:
+            wait_for(each.pods, 60, f"the pod of the job in {each.namespace}")
+        time.sleep(WATCHED_SECONDS)
+        for each in jobs:
+            # Two operators at one job would each have told that they create its pod.
+            assert len(each.events("SuccessfulCreatePod")) == 1
+        assert left.phase == ""
+        assert left.children() == []
+    finally:
+        other.uninstall(wait=False)
 
 
 @pytest.mark.disruptive
 def test_deleted_namespace_keeps_the_operator_from_no_other(
-    cluster: Cluster, files: SharedFolder, installation: Installation, make_namespace: Callable[[], str]
+    cluster: Cluster,
+    files: SharedFolder,
+    installation: Installation,
+    namespace: str,
+    make_namespace: Callable[[], str],
 ) -> None:
-    kept, deleted = make_namespace(), make_namespace()
-    installation.install(f'watchNamespaces=["{kept}","{deleted}"]')
-    try:
-        cluster.kubectl("delete", "namespace", deleted, seconds=120)
-        (pod,) = installation.pods()
-        installation.remove_at_once(pod)
-        idling = apply_in(cluster, files, kept, idle("idle"))
-        wait_for(idling.pods, 60, f"the pod of the job in {kept}")
-        assert f"namespace {deleted} is left out" in installation.log()
-    finally:
-        installation.install()
+    deleted = make_namespace()
+    installation.install(*steering_only(namespace, deleted))
+    cluster.kubectl("delete", "namespace", deleted, seconds=120)
+    (pod,) = installation.pods()
+    installation.remove_at_once(pod)
+    idling = apply_in(cluster, files, namespace, idle("idle"))
+    wait_for(idling.pods, 60, f"the pod of the job in {namespace}")
+    assert f"namespace {deleted} is left out" in installation.log()

@@ -6,8 +6,7 @@ checkpoint.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -16,15 +15,11 @@ from e2e.cluster import Cluster
 from e2e.conftest import Apply
 from e2e.history import History
 from e2e.jobs import JobOnCluster
-from e2e.manifests import digits_with_fault, group, idle, job, staying, two_workers
-from e2e.members import assert_only_replaced, wait_for_successor
-from e2e.nodes import Nodes
+from e2e.manifests import KEEP_ALL, digits_with_fault, group, idle, job, staying, two_workers
 from e2e.resuming import assert_resumed_from_checkpoint, wait_for_generation
 from e2e.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-
-KEEP_ALL = {"keep": 100}
 
 # --- from outside --------------------------------------------------------------------------------------------------
 
@@ -42,105 +37,6 @@ def test_deleted_pod_restarts_workers_that_need_it_without_counting(apply: Apply
     assert struck.pod_name("small") in event["message"]
     assert set(history.pods_made().values()) == {2}
     assert_resumed_from_checkpoint(struck, history)
-
-
-@pytest.mark.disruptive
-def test_drained_node_is_left_without_counting(apply: Apply, cluster: Cluster, nodes: Nodes) -> None:
-    drained = nodes.named("slow")
-    struck = apply(on_slow_node())
-    try:
-        with History(struck) as history:
-            struck.wait_for_step(30)
-            assert struck.pod("small")["spec"]["nodeName"] == drained
-            cluster.kubectl(
-                "drain",
-                drained,
-                "--ignore-daemonsets",
-                "--delete-emptydir-data",
-                "--force",
-                "--timeout=120s",
-                seconds=150,
-            )
-            index = wait_for_successor(struck, "small")
-    finally:
-        nodes.restore()
-    assert struck.pod("small", index)["spec"]["nodeName"] != drained
-    assert "WorkerDisrupted" in {event["reason"] for event in struck.events()}
-    assert_only_replaced(struck, history, "large")
-
-
-@pytest.mark.disruptive
-def test_cordoned_node_keeps_its_worker_until_that_ends_and_gets_no_successor(
-    apply: Apply, cluster: Cluster, nodes: Nodes
-) -> None:
-    cordoned = nodes.named("slow")
-    struck = apply(on_slow_node())
-    try:
-        with History(struck) as history:
-            struck.wait_for_step(30)
-            before = struck.pod("small")
-            assert before["spec"]["nodeName"] == cordoned
-            cluster.kubectl("cordon", cordoned)
-            struck.wait_for_step(90)
-            assert struck.pod("small")["metadata"]["uid"] == before["metadata"]["uid"]
-            assert {plan.generation for plan in history.plans.values()} == {1}
-            where = f"--namespace={struck.namespace}"
-            cluster.kubectl("delete", "pod", struck.pod_name("small"), where, "--wait=false")
-            index = wait_for_successor(struck, "small")
-    finally:
-        nodes.restore()
-    assert struck.pod("small", index)["spec"]["nodeName"] != cordoned
-    assert_only_replaced(struck, history, "large")
-
-
-@pytest.mark.disruptive
-@pytest.mark.parametrize(
-    ("lose", "said"),
-    [
-        (Nodes.stop, {"WorkerDisrupted": "does not answer"}),
-        # It may be gone before its worker can say anything.
-        (Nodes.shut_down, {"AskedToStop": "asked to stop", "WorkerDisrupted": "does not answer"}),
-    ],
-    ids=["plug", "shutdown"],
-)
-def test_lost_node_is_left_without_counting(
-    apply: Apply, cluster: Cluster, nodes: Nodes, lose: Callable[[Nodes, str], None], said: dict[str, str]
-) -> None:
-    """The others may say that the worker there answers nobody before the cluster says so of the node."""
-    lost = nodes.named("slow")
-    struck = apply(on_slow_node(runPolicy={"backoffLimit": 0}))
-
-    def is_told() -> bool:
-        return any(words in event["message"] for reason, words in said.items() for event in struck.events(reason))
-
-    try:
-        with History(struck) as history:
-            struck.wait_for_step(30)
-            assert struck.pod("small")["spec"]["nodeName"] == lost
-            # No successor lands there before the cluster knows, to be lost as well.
-            cluster.kubectl("cordon", lost)
-            lose(nodes, lost)
-            index = wait_for_successor(struck, "small")
-            wait_for(lambda: not cluster.node_is_ready(lost), 90, f"node {lost} to count as lost")
-            wait_for(is_told, 90, f"an event {' or '.join(said)}")
-    finally:
-        nodes.restore()
-    assert struck.pod("small", index)["spec"]["nodeName"] != lost
-    assert_only_replaced(struck, history, "large")
-    # The node is back, and so is nothing of what ran there.
-    assert len(struck.pods()) == 2
-
-
-def on_slow_node(**spec: Any) -> Document:
-    """Two workers, the small one on the slow machine as long as that is open for pods."""
-    preferred = {"matchExpressions": [{"key": "heterotrain.dev/machine", "operator": "In", "values": ["slow"]}]}
-    affinity = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": preferred}]}
-    pod = {
-        "affinity": {"nodeAffinity": affinity},
-        "tolerations": [{"key": "heterotrain.dev/machine", "operator": "Exists"}],
-    }
-    fast = {"nodeSelector": {"heterotrain.dev/machine": "fast"}}
-    return job("digits", group("large", "600m", pod=fast), group("small", "300m", pod=pod), checkpoint=KEEP_ALL, **spec)
 
 
 # --- their own ---------------------------------------------------------------------------------------------------
@@ -193,7 +89,7 @@ NO_IMAGE = "heterotrain-trainer:of-which-nobody-heard"
 
 def without_image() -> Document:
     """A job whose image is nowhere."""
-    manifest = idle("never", runPolicy={"startupDeadlineSeconds": 20})
+    manifest = idle("imageless", runPolicy={"startupDeadlineSeconds": 20})
     manifest["spec"]["workerGroups"][0]["template"]["spec"]["containers"][0]["image"] = NO_IMAGE
     return manifest
 
@@ -201,22 +97,29 @@ def without_image() -> Document:
 def without_node() -> Document:
     """A job that fits no node."""
     pod = {"nodeSelector": {"heterotrain.dev/machine": "of-which-nobody-heard"}}
-    return job("never", group("idle", "100m", pod=pod), runPolicy={"startupDeadlineSeconds": 20})
+    return job("homeless", group("idle", "100m", pod=pod), runPolicy={"startupDeadlineSeconds": 20})
 
 
-@pytest.mark.parametrize(
-    ("manifest", "told"),
-    [(without_image(), NO_IMAGE), (without_node(), "nodes are available")],
-    ids=["no image", "no node"],
-)
-def test_job_that_cannot_start_says_why_and_fails(apply: Apply, manifest: Document, told: str) -> None:
-    never = apply(manifest)
-    wait_for(lambda: told in never.worker("idle").get("message", ""), 20, f"{told!r} in the status of the worker")
-    status = never.wait_for_phase("Failed", 90)
-    assert never.condition("Failed")["reason"] == "StartupDeadlineExceeded"
-    assert told in status["reason"]
-    assert told in never.events("StartupDeadlineExceeded")[-1]["message"]
+def test_job_that_cannot_start_says_why_and_fails(apply: Apply) -> None:
+    both = ((apply(without_image()), NO_IMAGE), (apply(without_node()), "nodes are available"))
+    for never, told in both:
+        wait_for(partial(says, never, told), 20, f"{told!r} in the status of the worker")
+    for never, told in both:
+        status = never.wait_for_phase("Failed", 90)
+        assert never.condition("Failed")["reason"] == "StartupDeadlineExceeded"
+        assert told in status["reason"]
+        assert told in never.events("StartupDeadlineExceeded")[-1]["message"]
+        wait_until_gone(never)
+
+
+def wait_until_gone(never: JobOnCluster) -> None:
+    """Wait until it has no pod any more."""
     wait_for(lambda: not never.pods(), 60, "the pod that waits to go")
+
+
+def says(never: JobOnCluster, told: str) -> bool:
+    """Whether the status of its worker says so."""
+    return told in never.worker("idle").get("message", "")
 
 
 # --- the plan ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-EVERY_SECONDS = 1.0
+EVERY_SECONDS = 0.5
 
 
 def wait_for(
