@@ -74,6 +74,22 @@ def test_unequal_workers_train_what_the_frameworks_own_loop_trains(tmp_path: Pat
         assert (tmp_path / "pretrained" / "config.json").exists()
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "framework", ["transformers", *(pytest.param(each, marks=pytest.mark.long) for each in ("accelerate", "lightning"))]
+)
+def test_torchruns_workers_train_what_the_frameworks_own_loop_trains(tmp_path: Path, framework: str) -> None:
+    own = run_alone(tmp_path / "own", [SCRIPT, framework, "--own"])
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += [SCRIPT, framework, "--out", str(tmp_path)]
+    path = os.pathsep.join(str(REPOSITORY / each) for each in ("trainer-image", "operator", "tests"))
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, cwd=REPOSITORY, env=environment, check=True, timeout=280)
+    for rank in range(2):
+        weights = torch.load(tmp_path / f"rank-{rank}.pt", weights_only=True)
+        assert max((weights[key] - own[key]).abs().max().item() for key in own) < 1e-10
+
+
 # --- accelerate -------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import subprocess
@@ -93,6 +94,23 @@ def test_without_what_balances_rank_0_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"heterotrain\[operator,trainer\]"):
         Launched(VARIABLES, TrainingConfig())
+
+
+def test_frameworks_see_no_launcher_and_their_own_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs of four, as the user says; the third worker gets none."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for local, visible, place in [(0, "2", ("node0-gpu", 0, "gpu")), (2, "", ("node0", 0, "cpu"))]:
+        monkeypatch.setattr(launched, "_hidden", {})
+        given = VARIABLES | {"LOCAL_RANK": str(local), "GROUP_RANK": "0", "CUDA_VISIBLE_DEVICES": "2,3"}
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        for _ in range(2):
+            launched.hide_from_frameworks()
+        assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & set(os.environ)
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
+        worker = Launched(launched.launcher_environment(), TrainingConfig()).worker
+        assert (worker.group, int(worker.name.rpartition("-")[2]), worker.config.device) == place
+    atexit.unregister(launched._warn_of_none_met)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from heterotrain.contract import TrainingConfig
-from heterotrain.job.launched import Launched, is_launched
+from heterotrain.job.launched import Launched, is_launched, launcher_environment
 from heterotrain.job.look import answer_look
 from heterotrain.job.worker import Worker
 from heterotrain.refusals import check_process
@@ -53,8 +53,9 @@ def join(
             checkpoint_path=folder,
             checkpoint_every_steps=checkpoint_every_steps,
         )
-        if is_launched(os.environ) and (folder is not None or os.environ["WORLD_SIZE"] != "1"):
-            launched = Launched(os.environ, config)
+        environment = launcher_environment()
+        if is_launched(environment) and (folder is not None or environment["WORLD_SIZE"] != "1"):
+            launched = Launched(environment, config)
             return Session(launched.worker, launched.worker.config, batch_size, launched)
         session = Session(None, replace(config, checkpoint_path=None), batch_size)
         if folder is not None:

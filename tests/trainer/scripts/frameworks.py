@@ -23,7 +23,7 @@ parser.add_argument("framework", choices=["accelerate", "transformers", "lightni
 parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--own", action="store_true", help="train by the framework's own loop, without a session")
 options = parser.parse_args()
-name = os.environ.get("HETEROTRAIN_WORKER", "alone")
+name = os.environ.get("HETEROTRAIN_WORKER") or (f"rank-{os.environ['RANK']}" if "RANK" in os.environ else "alone")
 
 
 def sequences() -> list[dict[str, torch.Tensor]]:
@@ -101,6 +101,9 @@ def with_accelerate() -> tuple[nn.Module, float]:
 def with_transformers() -> tuple[nn.Module, float]:
     from transformers import Trainer, TrainingArguments
 
+    if not options.own:
+        from heterotrain.integrations.transformers import train
+
     model = gpt2()
     arguments = TrainingArguments(
         str(options.out),
@@ -122,8 +125,6 @@ def with_transformers() -> tuple[nn.Module, float]:
     if options.own:
         trainer.train()
         return model, trainer.evaluate()["eval_loss"]
-    from heterotrain.integrations.transformers import train
-
     session = heterotrain.join(epochs=STEPS)
     train(session, trainer)
     assert trainer.state.global_step == STEPS

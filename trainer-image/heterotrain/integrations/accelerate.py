@@ -18,8 +18,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from heterotrain.integrations import refuse_options
+from heterotrain.job.launched import hide_from_frameworks
 from heterotrain.session import Session
 from heterotrain.training.schedules import Every
+
+hide_from_frameworks()
 
 
 def _refused(name: str, instead: str) -> Callable[..., NoReturn]:
@@ -35,8 +38,8 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
     def __init__(self, session: Session, **options: Any) -> None:
         """Options are accelerate's, except those that are the job's.
 
-        Raises ValueError for an option that the manifest has instead, RuntimeError if `accelerate launch` or
-        torchrun started the script.
+        Raises ValueError for an option that the manifest has instead, RuntimeError if accelerate has made a process
+        group already.
         """
         refuse_options(
             {
@@ -50,10 +53,13 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
                 ),
             }
         )
-        if any(os.environ.get(name, "") not in ("", "-1") for name in ("LOCAL_RANK", "WORLD_SIZE")):
+        if torch.distributed.is_initialized() or any(
+            os.environ.get(name, "") not in ("", "-1") for name in ("LOCAL_RANK", "WORLD_SIZE")
+        ):
             raise RuntimeError(
-                "accelerate would make a process group of its own from what `accelerate launch` or torchrun has set; "
-                "start the script by `heterotrain run`, or by `python` alone"
+                "accelerate makes a process group of its own from what `accelerate launch` or torchrun has set; "
+                "import heterotrain.integrations.accelerate before anything of accelerate's is made, and start several "
+                "workers by torchrun"
             )
         super().__init__(cpu=session.device.type == "cpu", **{k: v for k, v in options.items() if k != "cpu"})
         self.session = session

@@ -17,10 +17,13 @@ from torch.utils.data import DataLoader
 from transformers import TrainerCallback
 
 from heterotrain.integrations import refuse_options
+from heterotrain.job.launched import hide_from_frameworks
 from heterotrain.session import Session
 
 if TYPE_CHECKING:
     from transformers import Trainer
+
+hide_from_frameworks()
 
 
 def train(session: Session, trainer: Trainer) -> None:
@@ -151,7 +154,8 @@ def _check(trainer: Trainer) -> None:
             ),
             "torchrun": (
                 arguments.world_size > 1,
-                "TrainingArguments made a process group of its workers; start the script by `heterotrain run`",
+                "TrainingArguments made a process group of its workers; import heterotrain.integrations.transformers "
+                "before they are made",
             ),
             "activation_checkpointing": (
                 getattr(arguments, "activation_checkpointing", False) or arguments.gradient_checkpointing,

@@ -47,11 +47,49 @@ _NEEDED = {"heterotrain_operator": "the trainer's image lacks it", "aiohttp": "i
 _POLL_SECONDS = 0.05
 _PORTS = range(10_000, 32_768)  # below those that the kernel serves outgoing connections from
 _TRIES = 1000
+_GPUS = "HETEROTRAIN_GPUS_OF_NODE"  # as many as there were before one alone was shown
+
+
+_FOR_FRAMEWORKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_hidden: dict[str, str] = {}
+
+
+def launcher_environment() -> dict[str, str]:
+    """This process's environment, with what `hide_from_frameworks()` took out of it."""
+    return {**os.environ, **_hidden}
 
 
 def is_launched(environment: Mapping[str, str]) -> bool:
     """Whether a launcher has set all of its variables."""
     return all(name in environment for name in VARIABLES)
+
+
+def hide_from_frameworks() -> None:
+    """Take a launcher's variables out of this process's environment, before accelerate makes a process group of them, and
+    show it its own GPU alone; `join()` still knows them. Does nothing without a launcher, or when called again.
+
+    Raises RuntimeError if CUDA is in use already, ValueError for a malformed variable.
+    """
+    if not is_launched(os.environ):
+        return
+    gpus = torch.cuda.device_count()
+    if gpus and "LOCAL_RANK" in os.environ:
+        if torch.cuda.is_initialized():
+            raise RuntimeError("under torchrun import heterotrain.integrations before anything is done on a GPU")
+        local = _whole(os.environ, "LOCAL_RANK")
+        visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))).split(",")
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible[local] if local < gpus else ""
+        _hidden[_GPUS] = str(gpus)
+    _hidden.update({name: os.environ.pop(name) for name in _FOR_FRAMEWORKS if name in os.environ})
+    atexit.register(_warn_of_none_met)
+
+
+def _warn_of_none_met() -> None:
+    if not hasattr(sys, "last_value"):  # else an error says why
+        log.warning(
+            "this process was started with others by torchrun, but ends without session.prepare() or a function of "
+            "heterotrain.integrations that calls it: what it has trained, it has trained alone"
+        )
 
 
 class Launched:
@@ -96,6 +134,8 @@ class Launched:
         self._leader_uid = ""
         self._balancer: subprocess.Popen[bytes] | None = None
         atexit.register(self._end, os.getpid())
+        atexit.unregister(_warn_of_none_met)
+        atexit.register(_warn_of_none_met)
 
     def _end(self, process: int) -> None:
         if os.getpid() != process:
@@ -113,7 +153,9 @@ class Launched:
         """
         deadline = time.monotonic() + self.worker.config.startup_deadline_seconds
         timeout = timedelta(seconds=self.worker.config.startup_deadline_seconds)
-        self._store, _, _ = next(iter(rendezvous("env://", timeout=timeout)))
+        atexit.unregister(_warn_of_none_met)
+        place = f"env://?rank={self._rank}&world_size={self._world}"
+        self._store, _, _ = next(iter(rendezvous(place, timeout=timeout)))
         # The store may hold what workers wrote before all were started again. So rank 0 is only met by those who have
         # read its list, and they only believe a list that names them.
         self._store.set(f"heterotrain/worker/{self._rank}", self._own.to_json())
@@ -247,10 +289,11 @@ def _place(environment: Mapping[str, str], rank: int) -> tuple[str, int, str]:
     if "GROUP_RANK" not in environment or "LOCAL_RANK" not in environment:
         return "workers", rank, "cpu" if not torch.cuda.is_available() else "gpu"
     local, node = _whole(environment, "LOCAL_RANK"), f"node{_whole(environment, 'GROUP_RANK')}"
-    gpus = torch.cuda.device_count()
+    gpus = _whole(environment, _GPUS) if _GPUS in environment else torch.cuda.device_count()
     if local >= gpus:
         return node, local - gpus, "cpu"
-    torch.cuda.set_device(local)
+    if _GPUS not in environment:
+        torch.cuda.set_device(local)
     return f"{node}-gpu", local, "gpu"
 
 
