@@ -31,8 +31,6 @@ PIPED_WIDTH = 80
 LEAST_NAME = 12
 """Columns to which names are shortened, if they stay different in so many, before another column is left out."""
 
-ELLIPSIS = "…"
-
 STYLES = {
     Tone.PLAIN: "",
     Tone.LEAD: "bold",
@@ -169,19 +167,6 @@ def _of_group(column: Column, name: str) -> Callable[[dict[str, Any]], Any]:
     return lambda kept: column.of(kept[name]) if name in kept else None
 
 
-def shortened(name: str, width: int) -> str:
-    """A name without its middle; more of its end is kept, for that distinguishes workers.
-
-    >>> shortened("digits-large-0", 10)
-    'dig…arge-0'
-    """
-    if cell_len(name) <= width:
-        return name
-    kept = max(width - 1, 2)
-    tail = kept * 2 // 3
-    return f"{name[: kept - tail]}{ELLIPSIS}{name[-tail:]}"
-
-
 def fitted(
     columns: Sequence[Column],
     rows: Iterable[Any],
@@ -229,7 +214,7 @@ def fits(columns: Sequence[Column], rows: Sequence[Any], width: int) -> bool:
 
 def _cell(row: Any, column: Column, width: int) -> Text:
     said = column.said(row)
-    return Text(shortened(said, width) if column.name else said, STYLES[column.toned(row).tone])
+    return Text(wording.shortened(said, width) if column.name else said, STYLES[column.toned(row).tone])
 
 
 def _overhead(number: int, box: Box | None, gap: int) -> int:
@@ -252,7 +237,7 @@ def _least(column: Column, rows: Sequence[Any]) -> int:
         (
             width
             for width in range(max(LEAST_NAME, heading), natural)
-            if len({shortened(name, width) for name in names}) == len(names)
+            if len({wording.shortened(name, width) for name in names}) == len(names)
         ),
         natural,
     )

@@ -19,6 +19,19 @@ NAMED = 16
 _AGES = (("d", 86_400, "h", 3_600), ("h", 3_600, "m", 60), ("m", 60, "s", 1))
 
 
+def shortened(name: str, width: int) -> str:
+    """A name without its middle; more of its end is kept, for that distinguishes workers.
+
+    >>> shortened("digits-large-0", 10)
+    'dig…arge-0'
+    """
+    if len(name) <= width:
+        return name
+    kept = max(width - 1, 2)
+    tail = kept * 2 // 3
+    return f"{name[: kept - tail]}…{name[-tail:]}"
+
+
 def seconds(value: float | None) -> str:
     """A duration in the unit that suits it."""
     if value is None:

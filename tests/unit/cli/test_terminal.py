@@ -18,8 +18,9 @@ from heterotrain_operator.cli.cluster.explain import explanation
 from heterotrain_operator.cli.cluster.job_state import read_job
 from heterotrain_operator.cli.cluster.status import job_view, jobs_table
 from heterotrain_operator.cli.local.live import View
-from heterotrain_operator.cli.terminal import ProgressLine, fitted, print_report, progress_line, shortened
+from heterotrain_operator.cli.terminal import ProgressLine, fitted, print_report, progress_line
 from heterotrain_operator.core.model import Group, Job, Seen
+from heterotrain_operator.experiments import wording
 from heterotrain_operator.experiments.figures.summary import Summary, summarize
 from heterotrain_operator.experiments.report import simulated
 from heterotrain_operator.experiments.report.trials import report_of
@@ -238,8 +239,8 @@ def test_explanation_has_a_line_per_worker(width: int) -> None:
 
 
 def test_names_are_shortened_in_the_middle_and_stay_different() -> None:
-    assert shortened("digits-large-0", 14) == "digits-large-0"
-    assert shortened("digits-large-0", 10) == "dig…arge-0"
+    assert wording.shortened("digits-large-0", 14) == "digits-large-0"
+    assert wording.shortened("digits-large-0", 10) == "dig…arge-0"
     columns = (Column("worker", str, name=True), Column("more", lambda _: "x" * 40, rank=1))
     names = [f"{LONG}-{kind}-group-of-workers-0" for kind in ("large", "small")]
     shown = lines(fitted(columns, names, 60), 60)

@@ -17,9 +17,20 @@ from heterotrain_operator.experiments.figures.history import FaultRecord, TrialH
 from heterotrain_operator.experiments.figures.series import align
 from heterotrain_operator.experiments.figures.summary import summarize
 from heterotrain_operator.experiments.provenance import provenance_of
-from heterotrain_operator.experiments.report import kept
+from heterotrain_operator.experiments.report import kept, trace
+from heterotrain_operator.experiments.report.page import page
 from heterotrain_operator.experiments.report.plots import batches_and_times
 from heterotrain_operator.experiments.report.trials import Course
+from heterotrain_operator.experiments.report.value import (
+    BeforeAfter,
+    Line,
+    Panel,
+    Plot,
+    Report,
+    Section,
+    Span,
+    WorkerStep,
+)
 from heterotrain_operator.experiments.trials.observer import Entry
 from heterotrain_operator.experiments.trials.trial import Trial, TrialResult
 from unit.experiments.histories import BEGAN, FAST, SLOW, history, joined, record, trial
@@ -116,6 +127,18 @@ def test_trace_has_each_step_of_each_worker_and_the_batches_when_they_change(fol
     computed, waited = [event for event in of["X"] if event["args"]["step"] == 0 and event["pid"] == 1][:2]
     assert (computed["name"], computed["ts"], computed["dur"]) == ("compute", 0, 320_000)
     assert (waited["name"], waited["ts"], waited["dur"]) == ("wait", 320_000, 1_140_000)
+
+
+def test_trace_of_a_long_run_keeps_its_first_and_newest_steps_and_says_which_it_lacks(tmp_path: Path):
+    long = trial("Optimal", joined(history(900, (32, 32), (0.32, 0.96))))
+    trace.write(tmp_path / "trace.json", [long, long], most_events=400)
+    events = json.loads((tmp_path / "trace.json").read_text("utf-8"))
+    assert [each["args"]["labels"] for each in events if each["name"] == "process_labels"] == [
+        "steps 25 to 874 are left out"
+    ] * 2
+    kept = {event["args"]["step"] for event in events if event["ph"] == "X"}
+    assert kept == {*range(25), *range(875, 900)}
+    assert len(events) < 420
 
 
 @pytest.fixture(scope="module")
@@ -256,3 +279,20 @@ def test_report_has_the_evaluations_of_each_trial(folder: Path):
     assert text.count("<h3>Evaluations</h3>") == 1
     assert "&lt;accuracy&gt;</th>" in text
     assert "<td>60</td><td>1:10</td><td>0.75</td>" in text
+
+
+def test_long_names_of_workers_lack_their_middle_and_are_whole_by_hover(tmp_path: Path, browser: Browser):
+    names = [f"{'experiment-with-a-long-name-' * 3}{end}" for end in ("large-0", "small-0")]
+    step = WorkerStep(16, 1.0, 0.5, 0.1)
+    lines = tuple(Line(name, (0, 1), (1, 2), "red") for name in names)
+    drawn = (
+        BeforeAfter("steps", "", {"before": dict.fromkeys(names, step)}),
+        Plot("", "batches", "step", (Panel("", lines),)),
+        Plot("", "steps", "s", (Panel("", rows=tuple(names), spans=(Span(0, 0, 1, "red", ""),)),)),
+    )
+    (tmp_path / "report.html").write_text(page(Report("long", "run", (), (Section("", drawn),))))
+    browser.open(tmp_path / "report.html", width=390, theme="light")
+    assert browser.evaluate(BEYOND) == []
+    titles = "[...document.querySelectorAll('text.row title')].map(each => each.textContent)"
+    assert browser.evaluate(titles) == names * 2
+    assert browser.evaluate("[...document.querySelectorAll('.legend span[title]')].map(each => each.title)") == names

@@ -29,6 +29,9 @@ DRAWN_POINTS = 1_000
 LEGEND_UP_TO = 16
 """Lines up to which a legend can be read."""
 
+LONGEST_NAME = 40
+"""Characters of a name that have room on a page of 390 pixels; a longer one lacks its middle."""
+
 HEIGHT, ROW = 210, 46
 """Pixels of a panel, and of a row of spans."""
 
@@ -93,8 +96,21 @@ def _legend(plot: Plot) -> str:
     lines = [line for line in plot.panels[0].lines if line.label]
     if len(lines) < 2 or len(lines) > LEGEND_UP_TO:
         return ""
-    keys = "".join(f"<span>{_key(line)}{escape(line.label)}</span>" for line in lines)
+    keys = "".join(f"<span{_title(line.label)}>{_key(line)}{_name(line.label)}</span>" for line in lines)
     return f'<span class="legend">{keys}</span>'
+
+
+def _name(text: str) -> str:
+    return escape(wording.shortened(text, LONGEST_NAME))
+
+
+def _title(text: str) -> str:
+    return f' title="{escape(text)}"' if len(text) > LONGEST_NAME else ""
+
+
+def _named(text: str) -> str:
+    """What a text of a drawing holds: the name, or a shorter one that says the whole by hover."""
+    return _name(text) + (f"<title>{escape(text)}</title>" if len(text) > LONGEST_NAME else "")
 
 
 def _key(line: Line) -> str:
@@ -122,7 +138,7 @@ def _panel(panel: Panel, across: _Scale, plot: Plot, *, last: bool) -> str:
         f"{scale}>{inner}</svg>"
     )
     names = "".join(
-        f'<text class="row" x="2" y="{ROW * row + 13}">{escape(name)}</text>' for row, name in enumerate(panel.rows)
+        f'<text class="row" x="2" y="{ROW * row + 13}">{_named(name)}</text>' for row, name in enumerate(panel.rows)
     )
     words = f'<p class="y">{escape(panel.ylabel)}</p>' if panel.ylabel else ""
     return (
@@ -210,7 +226,7 @@ def _texts(panel: Panel, across: _Scale, height: float) -> Iterator[str]:
         y = 12 + 13 * (number % 4) if mark.upper else height - 6 - 13 * (number % 4)
         yield (
             f'<text class="mark" data-at="{place:.5f}" x="{place:.2%}" dx="{shift}" y="{y:.0f}" text-anchor="{anchor}" '
-            f'style="fill:{mark.tint}">{escape(mark.text)}</text>'
+            f'style="fill:{mark.tint}">{_named(mark.text)}</text>'
         )
 
 
@@ -238,7 +254,7 @@ def before_after(picture: BeforeAfter) -> str:
     parts, top = [], 0
     kinds = (("own", "computes"), ("exchange", SERVER)) if picture.alone else KINDS
     for index, name in enumerate(names):
-        parts.append(f'<text class="row" y="{top + 12}">{escape(name)}</text>')
+        parts.append(f'<text class="row" y="{top + 12}">{_named(name)}</text>')
         top += HEAD
         for label, workers in picture.sets.items():
             if name in workers:

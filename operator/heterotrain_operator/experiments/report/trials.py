@@ -121,7 +121,7 @@ def undrawn(names: Sequence[str]) -> tuple[Sentence, ...]:
 
 BALANCING = "What balancing did"
 TRACE = (
-    f"{trace.NAME}, beside this page, has every step: open it in ui.perfetto.dev or chrome://tracing. In each picture, "
+    f"{trace.NAME}, beside this page, has its steps: open it in ui.perfetto.dev or chrome://tracing. In each picture, "
     "drag to zoom, double-click to see all, and point at a line or a bar for its values."
 )
 
