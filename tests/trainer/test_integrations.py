@@ -18,6 +18,7 @@ import transformers
 from accelerate import Accelerator as OwnAccelerator
 from accelerate.state import AcceleratorState
 from lightning.fabric import Fabric
+from lightning.pytorch import callbacks
 from lightning.pytorch.loggers import CSVLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
@@ -307,10 +308,33 @@ def test_a_logger_of_lightnings_gets_the_jobs_figures_and_what_a_step_logs(tmp_p
     assert [row["step"] for row in rows if row["loss"]][-1] == "6"
 
 
+class Worsening(Regression):
+    def validation_step(self, batch: torch.Tensor) -> None:
+        self.log("measured", float(self.current_epoch))
+
+
+def test_early_stopping_ends_the_job_and_the_learning_rate_is_logged(tmp_path: Path) -> None:
+    """Its best is that of the first epoch; it waits for two more."""
+    logger = CSVLogger(tmp_path, name="", version="")
+    early = callbacks.EarlyStopping("measured", patience=2)
+    session = heterotrain.join(batch_size=2, epochs=9)
+    given = [early, callbacks.LearningRateMonitor()]
+    fit(session, Worsening(), parts()[2], parts()[2], logger=logger, callbacks=given)
+    assert early.best_score < early.wait_count == 2
+    assert 6 <= session.step < 10
+    assert session._reporter is not None
+    session._reporter.close()
+    rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
+    assert [float(row["lr-SGD"]) for row in rows if row.get("lr-SGD")][:3] == pytest.approx([0.1, 0.1, 0.01])
+
+
 @pytest.mark.parametrize(
     ("options", "found"),
     [
-        ({"callbacks": [lightning.pytorch.callbacks.EarlyStopping("mine")]}, "they expect Lightning's Trainer"),
+        ({"callbacks": [callbacks.EarlyStopping("mine")]}, "give fit.. a loader to validate on"),
+        ({"callbacks": [callbacks.ModelCheckpoint()]}, "ModelCheckpoint is not called: the session writes the checkp"),
+        ({"callbacks": callbacks.TQDMProgressBar()}, "TQDMProgressBar is not called: leave it out: `heterotrain run`"),
+        ({"callbacks": [callbacks.Timer()]}, "Timer is not called: it expects Lightning's Trainer"),
         ({"precision": "16-mixed"}, "a gradient scaler would be each worker's own"),
     ],
 )

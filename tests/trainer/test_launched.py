@@ -31,37 +31,76 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
+class Torchrun:
+    """Nodes of torchrun on this machine, of one worker each, that train by scripts/launched.py."""
+
+    def __init__(self, folder: Path, nnodes: str, *options: str, conf: str = "", **variables: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+        self._folder = folder
+        self._environment = environment() | variables
+        command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nnodes}", "--nproc-per-node=1"]
+        command += ["--max-restarts=1", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=test"]
+        command += [f"--rdzv-conf={conf}"] if conf else []
+        script = ["-m", "heterotrain", "tests/trainer/scripts/launched.py", "--out", str(folder)]
+        self._command = [*command, *script, *options]
+        self._nodes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        with (self._folder / f"log-{len(self._nodes)}").open("wb") as log:
+            self._nodes.append(
+                subprocess.Popen(self._command, cwd=REPOSITORY, env=self._environment, stdout=log, stderr=log)
+            )
+
+    def runs(self) -> bool:
+        return all(node.poll() is None for node in self._nodes)
+
+    def succeed(self) -> str:
+        """Await the end of all; returns their logs."""
+        try:
+            codes = [node.wait(280) for node in self._nodes]
+        finally:
+            for node in self._nodes:
+                node.terminate()
+                node.wait(60)
+        logs = "".join((self._folder / f"log-{node}").read_text() for node in range(len(self._nodes)))
+        assert not any(codes), logs
+        for rank in range(len(self._nodes)):
+            weights = torch.load(self._folder / f"rank-{rank}.pt", weights_only=True)
+            assert difference(weights, undisturbed().weights) < EXACT
+        return logs
+
+
 @pytest.mark.processes
 def test_two_nodes_of_torchrun_are_balanced_and_go_on_from_the_checkpoint_after_a_death(tmp_path: Path) -> None:
     """The second node is slower; its worker is killed once. The model is that of a plain loop."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=1"]
-    command += ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=test", "-m", "heterotrain"]
-    command += ["tests/trainer/scripts/launched.py", "--out", str(tmp_path), "--milliseconds", "0.3,1.5"]
-    command += ["--dies-at", "50"]
-    nodes = []
-    for node in range(2):
-        with (tmp_path / f"log-{node}").open("wb") as log:
-            nodes.append(subprocess.Popen(command, cwd=REPOSITORY, env=environment(), stdout=log, stderr=log))
-    try:
-        codes = [node.wait(280) for node in nodes]
-    finally:
-        for node in nodes:
-            node.terminate()
-            node.wait(60)
-    logs = "".join((tmp_path / f"log-{node}").read_text() for node in range(2))
-    assert codes == [0, 0], logs
+    torchrun = Torchrun(tmp_path, "2", "--milliseconds", "0.3,1.5", "--dies-at", "50")
+    for _ in range(2):
+        torchrun.start()
+    logs = torchrun.succeed()
     assert "resumed at step 50" in logs
-    for rank in range(2):
-        weights = torch.load(tmp_path / f"rank-{rank}.pt", weights_only=True)
-        assert difference(weights, undisturbed().weights) < EXACT
     fast, slow = (
         [int(line.split()[1]) for line in (tmp_path / f"rank-{rank}.batches").read_text().splitlines()]
         for rank in range(2)
     )
     assert fast[0] == slow[0] == 48
     assert fast[-2] > 1.5 * slow[-2], logs
+
+
+@pytest.mark.processes
+@pytest.mark.long
+def test_a_node_that_comes_later_trains_with_the_first_from_its_checkpoint(tmp_path: Path) -> None:
+    """As the documents say, with the variable without which torch's agents wait for each other."""
+    variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    given = ("--milliseconds", "2,2", "--dies-at", "1000000")
+    torchrun = Torchrun(tmp_path, "1:2", *given, conf="last_call_timeout=2", **variables)
+    torchrun.start()
+    notes = tmp_path / "rank-0.batches"
+    while not (notes.exists() and len(notes.read_text().splitlines()) > 12):
+        assert torchrun.runs(), (tmp_path / "log-0").read_text()
+        time.sleep(0.1)
+    torchrun.start()
+    assert "resumed at step" in torchrun.succeed()
 
 
 def test_python_m_heterotrain_runs_a_script_as_python_does(tmp_path: Path) -> None:

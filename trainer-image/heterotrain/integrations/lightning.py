@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from heterotrain.integrations import refuse_options
+from heterotrain.integrations.lightning_callbacks import EarlyStopper, check_callbacks, kind_of, learning_rates
 from heterotrain.session import Session
 from heterotrain.sinks import Run
 from heterotrain.training.schedules import Every
@@ -66,7 +67,7 @@ def fit(
     gradient_clip_val: float = 0,
     precision: str | int = 32,
     logger: Any = (),
-    callbacks: Sequence[Any] = (),
+    callbacks: Any = (),
 ) -> None:
     """Train a LightningModule until the job's end, with automatic optimization by one optimizer.
 
@@ -74,20 +75,17 @@ def fit(
     `validation_step()`: the means of what that logs are in `session.metrics`. A `logger` of Lightning's, or a list of
     them, gets what the job's run of other sinks gets (`heterotrain.sinks`), and the leader's numbers that
     `training_step()` logs. With `precision="bf16-mixed"` both steps run under autocast.
-    Of `module.trainer` there are `current_epoch`, `global_step`, `is_global_zero` and `estimated_stepping_batches`,
-    the last but not in `configure_optimizers()`.
+    Of the `callbacks` EarlyStopping is asked after each evaluation, and LearningRateMonitor gives the loggers the
+    learning rates. Of `module.trainer` there are `current_epoch`, `global_step`, `is_global_zero` and
+    `estimated_stepping_batches`, the last but not in `configure_optimizers()`.
 
-    Raises ValueError for hooks that nobody would call, callbacks, other precisions, manual optimization, or more than
-    one optimizer.
+    Raises ValueError for hooks that nobody would call, other callbacks or precisions, manual optimization, or more
+    than one optimizer.
     """
     _check(module)
+    callbacks = check_callbacks(callbacks, validates=validation is not None)
     refuse_options(
         {
-            "callbacks": (
-                callbacks,
-                "they expect Lightning's Trainer, whose loop does not run here; session.after_step() calls a function "
-                "after each step, and session.stop() ends the job",
-            ),
             f"precision={precision!r}": (
                 precision not in (32, "32", "32-true", "bf16-mixed"),
                 "weights and gradients that travel are float32, and a gradient scaler would be each worker's own; say "
@@ -99,15 +97,22 @@ def fit(
     steps = _Steps(module, session.device.type if precision == "bf16-mixed" else "")
     sinks = [_Logger(each) for each in (logger if isinstance(logger, Sequence) else [logger])]
     optimizer, schedules = _configured(module.configure_optimizers())
+    kind = type(optimizer).__name__
     model, optimizer, batches = session.prepare(steps, optimizer, loader, sinks=sinks)
     for number, (schedule, every) in enumerate(schedules):
         session.register(**{f"schedule_{number}": schedule}, every=every)
     if validation is not None:
         session.evaluate(validation, steps.logged_by_validation)
+    for number, each in enumerate(callbacks):
+        if kind_of(each) == "EarlyStopping":
+            stopper = EarlyStopper(session, each, module)
+            session.register(**{f"callback_{number}": stopper})
+            session.after_step(stopper.after_step)
+    tells_rates = any(kind_of(each) == "LearningRateMonitor" for each in callbacks)
     model.train()
     for batch in batches:
         result = model("training_step", batch)
-        session.log(steps.take_logged())
+        session.log(steps.take_logged() | (learning_rates(optimizer, kind) if tells_rates else {}))
         session.scale(result["loss"] if isinstance(result, Mapping) else result).backward()  # type: ignore[no-untyped-call]
         if gradient_clip_val:
             nn.utils.clip_grad_norm_(model.parameters(), gradient_clip_val)

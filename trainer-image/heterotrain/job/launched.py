@@ -65,8 +65,8 @@ def is_launched(environment: Mapping[str, str]) -> bool:
 
 
 def hide_from_frameworks() -> None:
-    """Take a launcher's variables out of this process's environment, before accelerate makes a process group of them, and
-    show it its own GPU alone; `join()` still knows them. Does nothing without a launcher, or when called again.
+    """Take a launcher's variables out of this process's environment, before accelerate makes a process group of them,
+    and show it its own GPU alone; `join()` still knows them. Does nothing without a launcher, or when called again.
 
     Raises RuntimeError if CUDA is in use already, ValueError for a malformed variable.
     """
