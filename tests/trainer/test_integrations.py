@@ -103,6 +103,12 @@ def test_accelerates_options_that_the_manifest_has_instead_are_refused(options: 
         Accelerator(heterotrain.join(), **options)
 
 
+def test_options_of_accelerate_launch_are_refused_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    with pytest.raises(ValueError, match=r"torch\.autocast.*scaler of fp16 would be each worker's own"):
+        Accelerator(heterotrain.join())
+
+
 def test_scripts_started_by_accelerate_launch_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "0")
     with pytest.raises(RuntimeError, match="accelerate launch"):

@@ -122,11 +122,26 @@ def test_python_m_heterotrain_runs_a_script_as_python_does(tmp_path: Path) -> No
     [
         ({"RANK": "first"}, "RANK: expected a whole number, found 'first'"),
         ({"RANK": "2"}, "2 is not below WORLD_SIZE, 2"),
+        ({"MASTER_PORT": "70000"}, "MASTER_PORT: expected a port, found 70000"),
+        ({"MASTER_ADDR": "nowhere.invalid"}, "MASTER_ADDR: no such host: 'nowhere.invalid'"),
     ],
 )
 def test_a_malformed_variable_of_the_launcher_is_named(wrong: dict[str, str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, ConnectionError), match=message):
         Launched(VARIABLES | wrong, TrainingConfig())
+
+
+def test_a_launcher_that_says_half_of_it_is_refused_and_one_alone_needs_none() -> None:
+    with pytest.raises(ValueError, match="WORLD_SIZE is 2, but MASTER_ADDR, MASTER_PORT is not set"):
+        launched.is_launched({"RANK": "0", "WORLD_SIZE": "2"})
+    assert not launched.is_launched({"RANK": "0", "WORLD_SIZE": "1"})
+
+
+def test_a_port_of_somebody_elses_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as theirs:
+        port = str(theirs.getsockname()[1])
+        with pytest.raises(ConnectionError, match=rf"MASTER_PORT.*rank 0 of 2.*127\.0\.0\.1:{port}.*EADDRINUSE"):
+            Launched(VARIABLES | {"MASTER_PORT": port}, TrainingConfig()).meet(32)
 
 
 def test_without_what_balances_rank_0_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,14 +41,18 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
         Raises ValueError for an option that the manifest has instead, RuntimeError if accelerate has made a process
         group already.
         """
+        # `accelerate launch` and its configuration file say the same by variables.
+        precision = options.get("mixed_precision") or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+        passes = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")
         refuse_options(
             {
                 "mixed_precision": (
-                    options.get("mixed_precision") not in (None, "no"),
-                    "set `precision` of the worker group in the manifest",
+                    precision != "no",
+                    "set `precision` of the worker group in the manifest, or put the forward under torch.autocast(..., "
+                    "torch.bfloat16); the gradient scaler of fp16 would be each worker's own",
                 ),
                 "gradient_accumulation_steps": (
-                    options.get("gradient_accumulation_steps", 1) != 1,
+                    options.get("gradient_accumulation_steps", 1) != 1 or passes != "1",
                     "give the global batch size; the session makes the passes that memory asks for",
                 ),
             }

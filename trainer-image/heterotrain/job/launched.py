@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed import DistError
 from torch.distributed.rendezvous import rendezvous
 
 from heterotrain import contract
@@ -60,8 +61,12 @@ def launcher_environment() -> dict[str, str]:
 
 
 def is_launched(environment: Mapping[str, str]) -> bool:
-    """Whether a launcher has set all of its variables."""
-    return all(name in environment for name in VARIABLES)
+    """Whether a launcher has set all of its variables. Raises ValueError, naming what lacks, if there are others whom
+    this process would never meet."""
+    missing = [name for name in VARIABLES if name not in environment]
+    if missing and environment.get("WORLD_SIZE", "1") not in ("", "1"):
+        raise ValueError(f"WORLD_SIZE is {environment['WORLD_SIZE'][:80]}, but {', '.join(missing)} is not set")
+    return not missing
 
 
 def hide_from_frameworks() -> None:
@@ -96,8 +101,8 @@ class Launched:
     """This worker and its place among those that were started together."""
 
     def __init__(self, environment: Mapping[str, str], config: TrainingConfig) -> None:
-        """Raises ValueError, naming the variable, for one that is malformed; ModuleNotFoundError on rank 0 without what
-        balances."""
+        """Raises ValueError, naming the variable, for one that is malformed; ConnectionError for a host that is not
+        there; ModuleNotFoundError on rank 0 without what balances."""
         self._rank = rank = _whole(environment, "RANK")
         self._world = _whole(environment, "WORLD_SIZE")
         if rank >= self._world:
@@ -112,6 +117,7 @@ class Launched:
                     )
         folder = Path(tempfile.mkdtemp(prefix="heterotrain-"))
         group, index, device = _place(environment, rank)
+        self._meeting = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
         host = _own_host(environment["MASTER_ADDR"], _whole(environment, "MASTER_PORT"))
         port, metrics_port = _free_port(), _free_port()
         name = f"{group}-{index}"
@@ -149,13 +155,26 @@ class Launched:
         """Find the others, each of which calls this too, and on rank 0 have them balanced with `batch_size` samples per
         step in all. Returns this worker with what all of them share.
 
-        Raises TimeoutError, naming the ranks, if some do not come.
+        Raises TimeoutError, naming the ranks, if some do not come; ConnectionError if the place is taken or not there.
         """
         deadline = time.monotonic() + self.worker.config.startup_deadline_seconds
         timeout = timedelta(seconds=self.worker.config.startup_deadline_seconds)
         atexit.unregister(_warn_of_none_met)
+        log.info(
+            "rank %d of %d meets the others at %s, which takes until all have called session.prepare(), at most %g s",
+            self._rank,
+            self._world,
+            self._meeting,
+            self.worker.config.startup_deadline_seconds,
+        )
         place = f"env://?rank={self._rank}&world_size={self._world}"
-        self._store, _, _ = next(iter(rendezvous(place, timeout=timeout)))
+        try:
+            self._store, _, _ = next(iter(rendezvous(place, timeout=timeout)))
+        except DistError as error:  # its text has the reason, and a C++ stack below it
+            raise ConnectionError(
+                f"MASTER_ADDR, MASTER_PORT, WORLD_SIZE: rank {self._rank} of {self._world} did not find the others at "
+                f"{self._meeting}: {str(error).partition(chr(10))[0]}"
+            ) from error
         # The store may hold what workers wrote before all were started again. So rank 0 is only met by those who have
         # read its list, and they only believe a list that names them.
         self._store.set(f"heterotrain/worker/{self._rank}", self._own.to_json())
@@ -299,7 +318,12 @@ def _place(environment: Mapping[str, str], rank: int) -> tuple[str, int, str]:
 
 def _own_host(master: str, port: int) -> str:
     """How the other workers reach this machine: by the address from which it reaches rank 0's."""
-    family, address = resolve(master, port)[0]
+    if not 0 < port < 1 << 16:
+        raise ValueError(f"MASTER_PORT: expected a port, found {port}")
+    try:
+        family, address = resolve(master, port)[0]
+    except OSError as error:
+        raise ConnectionError(f"MASTER_ADDR: no such host: {master[:255]!r}: {error}") from error
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(address)
         host = str(probe.getsockname()[0])
