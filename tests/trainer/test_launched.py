@@ -137,9 +137,11 @@ def test_a_launcher_that_says_half_of_it_is_refused_and_one_alone_needs_none() -
     assert not launched.is_launched({"RANK": "0", "WORLD_SIZE": "1"})
 
 
-def test_a_port_of_somebody_elses_is_named() -> None:
+def test_a_port_of_somebody_elses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as theirs:
         port = str(theirs.getsockname()[1])
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", port)
         with pytest.raises(ConnectionError, match=rf"MASTER_PORT.*rank 0 of 2.*127\.0\.0\.1:{port}.*EADDRINUSE"):
             Launched(VARIABLES | {"MASTER_PORT": port}, TrainingConfig()).meet(32)
 
