@@ -106,7 +106,7 @@ def fit(
     for number, each in enumerate(callbacks):
         if kind_of(each) == "EarlyStopping":
             stopper = EarlyStopper(session, each, module)
-            session.register(**{f"callback_{number}": stopper})
+            session.register(every="step", **{f"callback_{number}": stopper})
             session.after_step(stopper.after_step)
     tells_rates = any(kind_of(each) == "LearningRateMonitor" for each in callbacks)
     model.train()

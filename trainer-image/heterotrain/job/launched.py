@@ -79,7 +79,7 @@ def hide_from_frameworks() -> None:
         return
     gpus = torch.cuda.device_count()
     if gpus and "LOCAL_RANK" in os.environ:
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             raise RuntimeError("under torchrun import heterotrain.integrations before anything is done on a GPU")
         local = _whole(os.environ, "LOCAL_RANK")
         visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))).split(",")
