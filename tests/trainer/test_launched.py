@@ -169,6 +169,17 @@ def test_frameworks_see_no_launcher_and_their_own_gpu_alone(monkeypatch: pytest.
     atexit.unregister(launched._warn_of_none_met)
 
 
+def test_one_process_of_torchrun_may_train_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_exit: list[object] = []
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+    monkeypatch.setattr(launched, "_hidden", {})
+    for name, value in (VARIABLES | {"WORLD_SIZE": "1"}).items():
+        monkeypatch.setenv(name, value)
+    launched.hide_from_frameworks()
+    assert "RANK" not in os.environ
+    assert at_exit == []
+
+
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> dist.Store:
     """The launcher's, of workers that are threads here; nobody balances them."""

@@ -50,7 +50,6 @@ _PORTS = range(10_000, 32_768)  # below those that the kernel serves outgoing co
 _TRIES = 1000
 _GPUS = "HETEROTRAIN_GPUS_OF_NODE"  # as many as there were before one alone was shown
 
-
 _FOR_FRAMEWORKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _hidden: dict[str, str] = {}
 
@@ -86,7 +85,8 @@ def hide_from_frameworks() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible[local] if local < gpus else ""
         _hidden[_GPUS] = str(gpus)
     _hidden.update({name: os.environ.pop(name) for name in _FOR_FRAMEWORKS if name in os.environ})
-    atexit.register(_warn_of_none_met)
+    if _hidden["WORLD_SIZE"] != "1":
+        atexit.register(_warn_of_none_met)
 
 
 def _warn_of_none_met() -> None:
