@@ -16,7 +16,7 @@ import pytest
 import torch
 import transformers
 from accelerate import Accelerator as OwnAccelerator
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, PartialState
 from lightning.fabric import Fabric
 from lightning.pytorch import callbacks
 from lightning.pytorch.loggers import CSVLogger
@@ -112,6 +112,19 @@ def test_options_of_accelerate_launch_are_refused_alike(monkeypatch: pytest.Monk
 def test_scripts_started_by_accelerate_launch_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "0")
     with pytest.raises(RuntimeError, match="accelerate launch"):
+        Accelerator(heterotrain.join())
+
+
+def test_a_process_group_that_accelerate_has_made_is_refused_and_one_of_the_scripts_own_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        Accelerator(heterotrain.join())
+    finally:
+        torch.distributed.destroy_process_group()
+    monkeypatch.setattr(PartialState, "_shared_state", {"num_processes": 2})
+    with pytest.raises(RuntimeError, match="before anything of accelerate's is made"):
         Accelerator(heterotrain.join())
 
 
@@ -326,7 +339,7 @@ def test_early_stopping_ends_the_job_and_the_learning_rate_is_logged(tmp_path: P
     session = heterotrain.join(batch_size=2, epochs=9)
     given = [early, callbacks.LearningRateMonitor()]
     fit(session, Worsening(), parts()[2], parts()[2], logger=logger, callbacks=given)
-    assert early.best_score < early.wait_count == 2
+    assert early.wait_count == 2 and early.best_score < 2
     assert 6 <= session.step < 10
     assert session._reporter is not None
     session._reporter.close()

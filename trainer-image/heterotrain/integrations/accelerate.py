@@ -57,7 +57,8 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # its types ar
                 ),
             }
         )
-        if torch.distributed.is_initialized() or any(
+        # A process group that is already there may be the script's own.
+        if accelerate.PartialState._shared_state.get("num_processes", 1) != 1 or any(
             os.environ.get(name, "") not in ("", "-1") for name in ("LOCAL_RANK", "WORLD_SIZE")
         ):
             raise RuntimeError(
