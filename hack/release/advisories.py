@@ -24,7 +24,7 @@ LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # which leaves dates and
 
 
 def advisories(folder: Path) -> Iterator[dict[str, Any]]:
-    """The advisories below a folder: mappings with an `id` and `affected` packages; other files are passed over.
+    """The advisories below a folder: mappings with an `id` and a list `affected`; other files are passed over.
 
     Raises ValueError, with the file's name, if one is neither JSON nor YAML.
     """
@@ -34,17 +34,22 @@ def advisories(folder: Path) -> Iterator[dict[str, Any]]:
             found = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader=LOADER)
         except (json.JSONDecodeError, yaml.YAMLError, RecursionError) as error:
             raise ValueError(f"{path}: {error}") from None
-        if isinstance(found, dict) and "id" in found and "affected" in found:
+        if isinstance(found, dict) and isinstance(found.get("id"), str) and isinstance(found.get("affected"), list):
             yield found
+
+
+def ecosystems_of(advisory: dict[str, Any]) -> set[str]:
+    """Of the packages that it names: those of Debian:12 are Debian's."""
+    packages = [each.get("package") for each in advisory["affected"] if isinstance(each, dict)]
+    return {str(each.get("ecosystem")).partition(":")[0] for each in packages if isinstance(each, dict)}
 
 
 def pack(folder: Path, place: Path, ecosystems: list[str]) -> None:
     """Raises ValueError if the folder has no advisories at all for the ecosystems, or one that cannot be read."""
     by_ecosystem: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in ecosystems}
     for advisory in advisories(folder):
-        for affected in advisory["affected"]:
-            name = affected.get("package", {}).get("ecosystem", "").partition(":")[0]  # Debian:12 is in that of Debian
-            by_ecosystem.get(name, {})[advisory["id"]] = advisory
+        for name in ecosystems_of(advisory) & by_ecosystem.keys():
+            by_ecosystem[name][advisory["id"]] = advisory
     if not any(by_ecosystem.values()):
         raise ValueError(f"{folder} has no advisories for {' or '.join(ecosystems)}")
     for name, known in by_ecosystem.items():
@@ -53,7 +58,7 @@ def pack(folder: Path, place: Path, ecosystems: list[str]) -> None:
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
             for identifier, advisory in known.items():
                 packed.writestr(f"{identifier}.json", json.dumps(advisory))
-        newest = max((each.get("modified", "") for each in known.values()), default="")
+        newest = max((str(each.get("modified", "")) for each in known.values()), default="")
         count = f"{len(known)} advisories for {name}, the newest of {newest}"
         print("scan:", count if known else f"no advisories for {name}: its packages are not looked at", file=sys.stderr)
 

@@ -102,6 +102,7 @@ def test_advisories_are_packed_as_the_scanner_reads_them_and_what_has_none_is_na
     (tmp_path / "vulns" / "tiny").mkdir(parents=True)
     (tmp_path / "vulns" / "tiny" / "MADE-UP-1.yaml").write_text(ADVISORY)
     (tmp_path / "other.json").write_text("[]")
+    (tmp_path / "of-no-package.json").write_text('{"id": "MADE-UP-2", "affected": [{"package": null}, null]}')
     advisories.pack(tmp_path, tmp_path / "out", ["PyPI", "Debian"])
     with zipfile.ZipFile(tmp_path / "out" / "osv-scanner" / "PyPI" / "all.zip") as packed:
         found = json.loads(packed.read("MADE-UP-1.json"))
