@@ -1,6 +1,6 @@
 """Take the pictures of the dashboards that the documents show: `make dashboard-pictures`.
 
-A real Prometheus reads the operator and the workers of three jobs for five minutes, while things happen to them.
+A real Prometheus reads the operator and the workers of three jobs for four minutes, while things happen to them.
 Grafana's own components (`app.jsx`) then draw what the dashboards' JSON asks of it, and Chromium takes the pictures.
 """
 
@@ -116,6 +116,8 @@ def main() -> int:
     series: Path = chosen.series.resolve()
     span = series / "span.json"
     if not span.is_file():
+        if series.exists():
+            parser.error(f"{series} has no {span.name}, so its series are not all there; remove it")
         series.mkdir(parents=True)
         with cluster(series) as jobs:
             span.write_text(json.dumps(play(jobs)))
