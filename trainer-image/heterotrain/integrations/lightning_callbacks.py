@@ -11,7 +11,7 @@ import torch
 from heterotrain.session import Session
 
 _REFUSED = {
-    "ModelCheckpoint": "the session writes the checkpoints, of the job's whole state (spec.training.checkpoint, or "
+    "ModelCheckpoint": "the session writes the checkpoints, of the job's whole state (spec.checkpoint, or "
     "join(checkpoints=FOLDER)); examples/ported/best_checkpoint.py keeps the best model",
     "TQDMProgressBar": "leave it out: `heterotrain run` and `heterotrain watch` show how far the job is",
 }
