@@ -124,9 +124,11 @@ def installation(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[I
     apply_resource(cluster)
     steered = request.getfixturevalue("namespace")
     own = Installation(cluster, f"{steered}-operator", values=steering_only(steered))
-    own.install(*disruptive.args)
-    yield own
-    own.uninstall(wait=False)
+    try:
+        own.install(*disruptive.args)
+        yield own
+    finally:
+        own.uninstall(wait=False)
 
 
 @pytest.fixture

@@ -156,11 +156,14 @@ def _whole(document: Mapping[str, Any], key: str, where: str = "") -> int:
 
 
 def _text(document: Mapping[str, Any], key: str, where: str = "") -> str:
-    value = document.get(key)
+    return _printable(document.get(key), f"{where}{key}")
+
+
+def _printable(value: object, where: str) -> str:
     if not isinstance(value, str):
-        raise PlanError(f"{where}{key}: expected str, found {shown(value)}")
+        raise PlanError(f"{where}: expected str, found {shown(value)}")
     if not (is_text(value, MAX_NAME_LENGTH) and value.isprintable()):
-        raise PlanError(f"{where}{key}: expected at most {MAX_NAME_LENGTH} printable characters, found {shown(value)}")
+        raise PlanError(f"{where}: expected at most {MAX_NAME_LENGTH} printable characters, found {shown(value)}")
     return value
 
 
@@ -170,11 +173,7 @@ def _evicted(document: Mapping[str, Any]) -> tuple[str, ...]:
         raise PlanError(f"evicted: expected list, found {shown(uids)}")
     if len(uids) > MAX_EVICTED:
         raise PlanError(f"evicted: {len(uids)} workers are more than {MAX_EVICTED}")
-    for index, uid in enumerate(uids):
-        if not is_text(uid, MAX_NAME_LENGTH):
-            limit = f"at most {MAX_NAME_LENGTH} characters of text"
-            raise PlanError(f"evicted[{index}]: expected {limit}, found {shown(uid)}")
-    return tuple(uids)
+    return tuple(_printable(uid, f"evicted[{index}]") for index, uid in enumerate(uids))
 
 
 def _server(document: Mapping[str, Any]) -> Server | None:
