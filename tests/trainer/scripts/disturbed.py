@@ -43,7 +43,7 @@ from heterotrain.groups.generation import Collective, CollectiveError, Generatio
 from heterotrain.session import Session
 from heterotrain.state.snapshot import Snapshots
 from heterotrain.state.state_copy import StateCopy
-from heterotrain.training import agreeing, group, membership, traits
+from heterotrain.training import agreeing, collectives, group, membership, traits
 from heterotrain.training.group import Group
 from heterotrain.training.membership import GoingOver
 
@@ -250,7 +250,7 @@ def as_nccl() -> None:
     Generation.make_groups = make_groups
     Generation.sum_gradients = sum_gradients
     Generation._abort_nccl = lambda _: None
-    group.await_arrival = await_arrival
+    collectives.await_arrival = await_arrival
 
 
 WHAT = {

@@ -125,8 +125,9 @@ def test_job_is_balanced_restarted_after_a_kill_and_runs_to_its_end(tmp_path: Pa
         assert run.steer(until=lambda seen, _: batches(seen) == [24, 8]).phase == "Running"
         assert cluster.rivals == 0, "after the conflict it has observed again"
         assert "BatchRebalanced" in dict(run.events)
-        (tmp_path / "go").touch()
         os.kill(cluster.process("job-cpu-0").pid, signal.SIGKILL)
+        run.steer(until=lambda seen, _: seen.plan is not None and seen.plan.generation > 1)
+        (tmp_path / "go").touch()
         assert run.steer().phase == "Succeeded"
         assert [reason for reason, _ in run.events].count("WorkerFailed") == 1
         assert any("job-cpu-0 was killed by SIGKILL" in message for _, message in run.events)
