@@ -20,11 +20,13 @@ from heterotrain.job.planfile import PlanFile
 from heterotrain.job.plans import Plans
 from heterotrain.job.worker import StopRequest, Worker
 from heterotrain.reporting.metrics import Series, WorkerMetrics
+from heterotrain.training.applying import Applying
 from heterotrain.training.asynchronous import Asynchronous
 from heterotrain.training.context import Context
 from heterotrain.training.layout import Layout, are_finite
 from heterotrain.training.parts import Parts, put_together
 from heterotrain.training.server_line import ServerLine, ServerLostError
+from heterotrain.training.step_parts import StepParts
 from heterotrain.training.subject import Subject
 
 
@@ -123,6 +125,21 @@ def test_how_many_updates_there_will_be_is_not_known_before_there_is_a_plan(tmp_
         _ = parts.progress.steps_per_epoch
     parts.context.plans.adopt(Plan(1, 1, "step", tuple(Member(n, n, "127.0.0.1:1", "cpu", 3) for n in "ab")), 0)
     assert (parts.progress.total_steps, parts.progress.steps_per_epoch) == (4, 4)
+
+
+def test_gradients_are_in_the_order_of_their_parameters_as_fused_optimizers_expect(tmp_path: Path) -> None:
+    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    parts = put_together_worker(tmp_path, model)
+    applying = Applying(
+        StepParts(parts.context, parts.subject, parts.state, parts.progress.rules, parts.group, parts.accounts)
+    )
+    room = applying.layout.room()
+    gradients = [torch.randn(each.shape) for each in model.parameters()]
+    applying.layout.write(room, gradients)
+    applying.put(room)
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        assert parameter.grad is not None and torch.equal(parameter.grad, gradient)
+        assert parameter.grad.stride() == parameter.stride()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

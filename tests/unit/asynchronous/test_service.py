@@ -107,8 +107,9 @@ def test_each_sample_is_applied_once_and_somebody_may_always_go_on(
         elif what == "leave" and there:
             job.leave(data.draw(st.sampled_from(there)))
         elif what == "follow":
-            members = data.draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
-            job.follow({name: data.draw(st.integers(1, 12)) for name in members})
+            first, *others = data.draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
+            batches = {first: data.draw(st.integers(1, 12))} | {name: data.draw(st.integers(0, 12)) for name in others}
+            job.follow(batches)
         elif what == "restart":
             job.restart()
     for worker in job.batches:
@@ -131,6 +132,30 @@ def test_nobody_is_more_than_the_bound_ahead_of_the_slowest() -> None:
     assert "fast" in job.granted
     job.run()
     job.assert_each_once()
+
+
+def test_nobody_waits_until_a_worker_that_was_without_samples_has_caught_up() -> None:
+    job = Job(Rules(1000, epochs=1), Bound(2), {"a": 5, "b": 5})
+    job.enter("a")
+    job.enter("b")
+    job.follow({"a": 5, "b": 0})
+    job.deliver("b")
+    for _ in range(20):
+        job.deliver("a")
+    job.follow({"a": 5, "b": 5})
+    for _ in range(3):
+        job.deliver("a")
+    assert "a" not in job.granted
+    job.deliver("b")
+    assert "a" in job.granted
+
+
+def test_running_statistics_follow_a_worker_by_its_batch_also_where_the_samples_end() -> None:
+    alone = Service(Ledger(Rules(100, epochs=1)), Bound(), "0")
+    alone.follow({"a": 32})
+    assert [alone.share_of("a", samples) for samples in (32, 4)] == [1.0, 1.0]
+    alone.follow({"a": 30, "b": 10, "c": 0})
+    assert [alone.share_of(*each) for each in (("a", 30), ("b", 3), ("c", 20), ("c", 99))] == [0.75, 0.25, 0.5, 1.0]
 
 
 def test_with_a_bound_of_nothing_a_round_is_computed_on_one_version_and_has_the_samples_of_a_step() -> None:

@@ -116,7 +116,10 @@ class Service:
         self._places = {worker: place for place, worker in enumerate(batches)}
         for worker in [worker for worker in self.workers if worker not in batches]:
             self.leave(worker)
+        slowest = min(self._clocks(), default=0)
         for worker, standing in self.workers.items():
+            if standing.batch_size < 1 <= batches[worker]:
+                standing.clock = slowest  # as a joiner's: nobody waits for what it did not compute meanwhile
             standing.batch_size = batches[worker]
             while standing.batch_size < 1 and len(standing.leases) > (standing.since is None):
                 self.ledger.give_back(worker, standing.leases.pop().number)  # it would not come to them
@@ -138,6 +141,11 @@ class Service:
         self._waiting.discard(worker)
         for lease in standing.leases if standing else ():
             self.ledger.give_back(worker, lease.number)
+
+    def share_of(self, worker: str, samples: int) -> float:
+        """A worker's share of the global batch, above 0 to 1, also where the samples end and its update has fewer;
+        those of its update, if the plan gives it fewer by now."""
+        return min(1.0, max(samples, self._batches.get(worker, 0)) / sum(self._batches.values()))
 
     def missing(self) -> list[str]:
         """Members that the others wait for, since nobody has begun yet."""

@@ -35,15 +35,19 @@ class Applying:
         self._series = context.series
 
     def put(self, room: torch.Tensor) -> None:
-        """Give the model the gradients in a room; on the CPU these are the room's own memory."""
+        """Give the model the gradients in a room; on the CPU these are the room's own memory, unless a parameter's
+        numbers are in another order, as with channels_last: fused optimizers take its gradient's to be in the same."""
         if self._takes_models:
             return
         for parameter, gradient in zip(self.layout.trained, self.layout.gradients(room), strict=True):
-            parameter.grad = gradient.to(parameter.device)
+            if parameter.stride() == gradient.stride():
+                parameter.grad = gradient.to(parameter.device)
+            else:
+                parameter.grad = torch.empty_like(parameter).copy_(gradient)
 
-    def apply(self, accepted: Accepted, room: torch.Tensor, update: Update, global_batch_size: int) -> None:
+    def apply(self, accepted: Accepted, room: torch.Tensor, update: Update, share: float) -> None:
         """Step the optimizer with them, at rates for that many samples; or, where workers push models, take over the
-        one in the room. Running statistics move by the update's share of the global batch."""
+        one in the room. Running statistics move by the worker's `share` of the global batch."""
         samples, subject = accepted.lease.samples, self._subject
         self._losses.begin()
         self._losses.add(torch.tensor(update.loss))
@@ -55,7 +59,7 @@ class Applying:
                 subject.optimizer.step()
         for parameter in subject.trained:
             parameter.grad = None  # its memory is the connection's
-        self.layout.move_buffers(room, min(1.0, samples / global_batch_size))
+        self.layout.move_buffers(room, share)
 
     def book(self, accepted: Accepted, worker: str, update: Update) -> None:
         """It is applied: the job has come further."""

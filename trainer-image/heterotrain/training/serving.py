@@ -375,7 +375,8 @@ class Serving:
         if self._accepted is None:
             return False
         accepted, caller, update = self._accepted
-        self._applying.apply(accepted, caller.room, update, self._published.global_batch_size)
+        share = self._service.share_of(caller.uid, accepted.lease.samples)
+        self._applying.apply(accepted, caller.room, update, share)
         self._service.applied(accepted, time.monotonic())
         caller.applied, self._nonfinite = True, 0
         self._applying.book(accepted, caller.name, update)
