@@ -117,6 +117,19 @@ def test_a_workers_schedules_are_those_of_the_step_also_after_a_server_that_was_
     assert optimizer.param_groups[0]["lr"] == 0.1 * 0.5**4
 
 
+def test_a_worker_that_waits_to_be_let_in_holds_nobody_up(tmp_path: Path) -> None:
+    step, seen = asynchronous(tmp_path, nn.Linear(3, 1), LossKind("mean"), 0), []
+
+    def enter(_message: Enter) -> None:
+        seen.append(step.in_collective)
+        step._stop.requested = True
+
+    line: Any = SimpleNamespace(enter=enter)
+    step._line = line
+    step._enter()
+    assert (seen, step.in_collective) == ([True], False)
+
+
 def test_how_many_updates_there_will_be_is_not_known_before_there_is_a_plan(tmp_path: Path) -> None:
     # A schedule of as many steps as there are global batches would end long before the job.
     parts = put_together_worker(tmp_path, nn.Linear(3, 1), global_batch_size=6)

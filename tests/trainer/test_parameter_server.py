@@ -278,13 +278,19 @@ def test_a_worker_is_ready_for_an_answer_that_comes_at_once(
 def test_who_returns_as_the_job_ends_gets_its_model_and_who_comes_later_learns_that_it_is_over(
     server: ServerHere, start: Start
 ) -> None:
-    a, b = start("a"), start("b")
+    a, b, c = start("a"), start("b"), start("c")
+    grant = b.enter()
+    c.channel.send(Enter(server.traits))  # no plan names it yet
     ends = server.finish()
     assert a.enter().share == ()
     a.channel.close()
     ends.join()
-    b.channel.send(Enter(server.traits))
+    b.update(grant)
     assert b.next() == Left("uid of b", "the job is over")
+    assert c.next() == Left("uid of c", "the job is over")
+    d = start("a")
+    d.channel.send(Enter(server.traits))
+    assert d.next() == Left("uid of a", "the job is over")
 
 
 def wrong_secret(_server: ServerHere, made: socket.socket) -> None:

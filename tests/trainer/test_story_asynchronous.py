@@ -91,16 +91,20 @@ import heterotrain
 session = heterotrain.join()
 torch.manual_seed(1)
 model = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+teacher = nn.Linear(2, 8).requires_grad_(False)
 data = TensorDataset(torch.randn(200, 2), torch.randn(200, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model, optimizer, batches = session.prepare(model, optimizer, data)
+(model, teacher), optimizer, batches = session.prepare([model, teacher], optimizer, data)
 schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
 session.register(schedule=schedule)
 seen = {"after": 0, "epochs": [], "accuracy": []}
 def count():
     seen["after"] += 1
+    with torch.no_grad():
+        model[0].bias.mul_(0.9)
+        teacher.weight.lerp_(model[0].weight, 0.1)
 session.after_step(count)
-session.evaluate(data, lambda model, batch: {"error": (model(batch[0]) - batch[1]).square().sum()})
+session.evaluate(data, lambda models, batch: {"error": (models[0](batch[0]) - batch[1]).square().sum()})
 for epoch in session.epochs():
     for inputs, targets in batches:
         session.scale((model(inputs) - targets).square().mean()).backward()
@@ -111,6 +115,7 @@ for epoch in session.epochs():
     seen["epochs"].append(epoch)
     seen["error"] = session.metrics.get("error")
 seen |= {"step": session.step, "leader": session.leader, "mean": model[1].running_mean.tolist()}
+seen["changed"] = [model[0].bias.tolist(), teacher.weight.tolist()]
 seen["rate"] = schedule.get_last_lr()[0]
 Path(os.environ["HETEROTRAIN_TERMINATION_LOG"]).with_suffix(".seen").write_text(json.dumps(seen))
 """
@@ -132,4 +137,5 @@ def test_scripts_have_epochs_evaluations_and_an_end_of_their_own(tmp_path: Path)
     assert {each["step"] for each in workers} == {server["step"]}
     assert all(each["error"] == server["error"] for each in workers), "workers learn what the server has measured"
     assert all(each["mean"] == server["mean"] != [0.0] * 8 for each in workers), "and its running statistics"
+    assert all(each["changed"] == server["changed"] for each in workers), "and what after_step has changed there"
     assert server["rate"] == pytest.approx(0.1 * 0.99 ** server["step"])

@@ -209,7 +209,7 @@ class Asynchronous(Computing):
                 self._exchange.done,
             )
         )
-        if self._follow(reply):
+        if self._follow(reply, books=True):
             return self._grant is not None and self._grant.applied
         if not self._stop.requested:
             log.warning("step %d: what was computed is lost with the connection", self._state.position.step)
@@ -238,6 +238,8 @@ class Asynchronous(Computing):
         self._losses.signals()  # nobody asks this worker for its part
         for function in self._subject.after_step:
             function()
+        if self._subject.after_step and self._grant is not None:
+            self._take_model(self._grant)  # last, for the server's model has been changed by these functions, too
 
     def drop(self, why: str) -> None:
         """Undo the running step; its samples are still this worker's."""
@@ -255,18 +257,22 @@ class Asynchronous(Computing):
         """Enter at the server, also a new one, until it gives this worker something to compute, or the job is over, or
         this worker is asked to stop."""
         traits = json.dumps(traits_of(self._subject, self._state, self._evaluation))
-        while not self._stop.requested:
-            assert self._line is not None
-            if self._follow(self._line.enter(Enter(traits))):
-                return
-            time.sleep(_AGAIN_SECONDS)
+        with self._waiting():
+            while not self._stop.requested:
+                assert self._line is not None
+                if self._follow(self._line.enter(Enter(traits))):
+                    return
+                time.sleep(_AGAIN_SECONDS)
 
-    def _follow(self, reply: Reply | None) -> bool:
-        """Do as the server says; False if this worker is to enter again. Raises SystemExit(0) if the job goes on
-        without it, ValueError if its script is not the server's."""
+    def _follow(self, reply: Reply | None, *, books: bool = False) -> bool:
+        """Do as the server says; False if this worker is to enter again. With `books` the model that comes with an
+        update that was applied is taken over once that is booked, if the script has something to do then. Raises
+        SystemExit(0) if the job goes on without it, ValueError if its script is not the server's."""
         match reply:
             case Grant():
                 self._take(reply)
+                if not (books and reply.applied and self._subject.after_step):
+                    self._take_model(reply)
                 return True
             case Left(why=why):
                 self._leaving.leave_the_others(why)
@@ -277,11 +283,9 @@ class Asynchronous(Computing):
         return False
 
     def _take(self, grant: Grant) -> None:
-        """Take over the parameters, and what else has changed. Raises PeerError for what no server would say."""
-        line, state, shown = self._line, self._state, self._metrics.state
-        assert line is not None
+        """Take over what has changed beside the model. Raises PeerError for what no server would say."""
+        state, shown = self._state, self._metrics.state
         step, epoch, cursor = _position(grant)
-        line.take(grant)
         self._grant = grant
         if grant.plan:
             self._adopt(grant.plan)
@@ -301,6 +305,10 @@ class Asynchronous(Computing):
         state.epoch_loss.last = news.epoch_loss
         self._evaluation.take_over(news.evaluation | {"target_reached": False})  # the server says when the job is over
         self._exchange.done_agreed = not grant.share
+
+    def _take_model(self, grant: Grant) -> None:
+        assert self._line is not None
+        self._line.take(grant)
 
     def _adopt(self, document: str) -> None:
         assert self._worker is not None

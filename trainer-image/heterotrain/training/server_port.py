@@ -11,7 +11,7 @@ import logging
 import math
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -38,14 +38,15 @@ BEATS = 4
 @dataclass(eq=False, slots=True)
 class Caller:
     """A worker's connection. `owes`: it was given a lease, so an update may come. `applied`: so was its last update;
-    `plan_version` is that of the newest plan that it has, `since` when it began to wait."""
+    `plan_version` is that of the newest plan that it has, `frozen_version` of what is not trained, and `since` when it
+    began to wait."""
 
     channel: Channel
     room: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     owes: bool = False
-    is_new: bool = True
     applied: bool = False
     plan_version: int = -1
+    frozen_version: int = -1
     since: float = 0.0
 
     @property
@@ -118,9 +119,9 @@ class ServerPort:
         """The job goes on without this worker."""
         caller.channel.send(Left(caller.uid, why))
 
-    def say_that_all_is_over(self) -> None:
-        """From now on whoever enters learns that, and nothing else."""
-        self._peers.call_soon(self._end_all)
+    def say_that_all_is_over(self, waiting: Iterable[Caller] = ()) -> None:
+        """From now on whoever enters, or sends what it has computed, learns that, and nothing else; so do these."""
+        self._peers.call_soon(partial(self._end_all, [*waiting]))
 
     def close(self, seconds: float = 0.0) -> None:
         """Listen no more; what is being sent has so long to arrive."""
@@ -132,24 +133,26 @@ class ServerPort:
     def _opened(self, channel: Channel) -> None:
         self._callers[channel] = Caller(channel)
 
-    def _end_all(self) -> None:
+    def _end_all(self, waiting: list[Caller]) -> None:
         self._is_over = True
         while (event := self.next(0)) is not None:
-            if isinstance(event[1], Enter):
-                self.let_go(event[0], _OVER)
+            waiting.append(event[0])
+        for caller in waiting:
+            self.let_go(caller, _OVER)
 
     def _receive_entering(self, channel: Channel, message: Enter) -> None:
         caller = self._callers[channel]
         caller.owes = False
+        if not caller.room.numel() and not self._is_over:
+            caller.room = self._layout.room()
+        self._receive(channel, message)
+
+    def _receive(self, channel: Channel, message: Enter | Update | EndJob) -> None:
+        caller = self._callers[channel]
         if self._is_over:
             self.let_go(caller, _OVER)
-            return
-        if not caller.room.numel():
-            caller.room = self._layout.room()
-        self._events.put((caller, message))
-
-    def _receive(self, channel: Channel, message: Update | EndJob) -> None:
-        self._events.put((self._callers[channel], message))
+        else:
+            self._events.put((caller, message))
 
     def _room(self, channel: Channel, _message: Update) -> memoryview | None:
         caller = self._callers[channel]

@@ -80,6 +80,8 @@ class Serving:
         self._looked = -math.inf
         self._begins_by = math.inf  # with those who have entered
         self._accepted: tuple[Accepted, Caller, Update] | None = None
+        self._frozen: list[tuple[int, int]] = []  # by which changes of what is not trained show
+        self._frozen_version = 0
         self._nonfinite = 0  # in a row
         self._is_over = False
 
@@ -97,6 +99,7 @@ class Serving:
         shown.phase = contract.PHASE_STARTING
         self._state.resume()
         self._applying.layout = layout = Layout(self._subject.module, self._subject.trained)
+        self._frozen = self._subject.marks_of_frozen()
         self._traits = traits_of(self._subject, self._state, self._evaluation)
         self._service = Service(self._ledger, self._bound, secrets.token_hex(8), self._state.position.step)
         host, port = split_address(server.address)
@@ -129,7 +132,7 @@ class Serving:
             return
         if self._is_over:
             self._say_goodbye(port)
-            port.say_that_all_is_over()
+            port.say_that_all_is_over(self._knocking.values())
         else:
             port.close(_CLOSING_SECONDS)
 
@@ -244,7 +247,7 @@ class Serving:
 
     def _enter(self, caller: Caller, now: float) -> None:
         self._service.enter(caller.uid, now)
-        caller.is_new, caller.applied, caller.plan_version = True, False, -1
+        caller.applied, caller.plan_version, caller.frozen_version = False, -1, -1
         self._callers[caller.uid] = caller
         log.info("step %d: %s has entered", self._state.position.step, caller.name)
 
@@ -302,12 +305,12 @@ class Serving:
                 () if grant.lease is None else tuple(grant.lease.share),
                 () if grant.ahead is None else tuple(grant.ahead.share),
                 (step, epoch, cursor),
-                caller.is_new,
+                caller.frozen_version != self._frozen_version,
                 caller.applied,
                 "" if caller.plan_version == plan.version else plan.to_json(),
                 self._news(),
             )
-            caller.is_new, caller.plan_version = False, plan.version
+            caller.plan_version, caller.frozen_version = plan.version, self._frozen_version
             port.grant(caller, message)
 
     def _news(self) -> str:
@@ -380,6 +383,9 @@ class Serving:
         self._service.applied(accepted, time.monotonic())
         caller.applied, self._nonfinite = True, 0
         self._applying.book(accepted, caller.name, update)
+        frozen = self._subject.marks_of_frozen()
+        if frozen != self._frozen:
+            self._frozen, self._frozen_version = frozen, self._frozen_version + 1
         return True
 
     def drop(self, why: str) -> None:

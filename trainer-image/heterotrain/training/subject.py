@@ -113,6 +113,11 @@ class Subject:
             if parameter.requires_grad:
                 raise _changed(names.get(parameter, REPLACED), "made trainable")
 
+    def marks_of_frozen(self) -> list[tuple[int, int]]:
+        """Other ones as soon as a parameter that is not trained has changed, as a teacher in `after_step`; a change in
+        place through `.data` does not show."""
+        return [(each.data_ptr(), each._version) for each in self._frozen]
+
     def step_optimizer(self, global_batch_size: int) -> None:
         """Step the optimizer with the gradient of a step of a plan with so many samples: an epoch's last step, which
         may be smaller, has the rates of the others."""
