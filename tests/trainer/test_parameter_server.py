@@ -78,7 +78,8 @@ class ServerHere:
         )
         self.metrics = WorkerMetrics("job", "server", "", lambda: False)
         self._plans = plans = Plans(None, PlanFile(folder))
-        context = Context(config, worker, plans, self.metrics, Series(None), StopRequest())
+        self.stop = StopRequest()
+        context = Context(config, worker, plans, self.metrics, Series(None), self.stop)
         torch.manual_seed(0)
         self.model = nn.Linear(1024, 2048)
         optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
@@ -291,6 +292,17 @@ def test_who_returns_as_the_job_ends_gets_its_model_and_who_comes_later_learns_t
     d = start("a")
     d.channel.send(Enter(server.traits))
     assert d.next() == Left("uid of a", "the job is over")
+
+
+def test_a_server_that_is_asked_to_stop_as_the_job_ends_does_not_wait_for_all(server: ServerHere, start: Start) -> None:
+    start("a").enter()
+    server.step._context = replace(
+        server.step._context, config=replace(server.step._context.config, progress_timeout_seconds=1e6)
+    )
+    ends = server.finish()
+    server.stop._at = -math.inf
+    ends.join(PATIENCE_SECONDS)
+    assert not ends.is_alive()
 
 
 def wrong_secret(_server: ServerHere, made: socket.socket) -> None:

@@ -26,6 +26,7 @@ from heterotrain.asynchronous.service import Accepted, Bound, Refused, Service
 from heterotrain.contract import Plan, Server
 from heterotrain.data.evaluation import Evaluation
 from heterotrain.data.sampler import Position, Share
+from heterotrain.groups.generation import STOP_SECONDS
 from heterotrain.groups.peering.messages import EndJob, Enter, Grant, Update
 from heterotrain.groups.peering.own_sockets import split_address
 from heterotrain.groups.peering.server import PeerServer
@@ -138,14 +139,15 @@ class Serving:
 
     def _say_goodbye(self, port: ServerPort) -> None:
         self._service.finish()
-        config, now = self._context.config, time.monotonic()
+        config, stop, now = self._context.config, self._context.stop, time.monotonic()
         deadline, redials_by = now + config.progress_timeout_seconds, now + config.heartbeat_timeout_seconds
         absent = {each.uid for each in self._published.members}  # and perhaps about to connect again
-        while True:
+        while stop.seconds <= STOP_SECONDS:  # the script has something to do afterwards
             self._grant_to_all(port)
             absent -= self._callers.keys()
             until = deadline if self._callers else redials_by if absent else -math.inf
-            event = port.next(until - time.monotonic()) if until > time.monotonic() else None
+            seconds = min(until - time.monotonic(), _LOOK_SECONDS)
+            event = port.next(seconds) if seconds > 0 else None
             if event is not None:
                 self._receive(port, *event)
             elif until <= time.monotonic():
