@@ -10,6 +10,7 @@ many versions the model has changed since the worker got its parameters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -216,8 +217,10 @@ class Service:
         if self.missing():
             return []
         free: list[str] = []
-        for worker in [worker for worker in ranked if self._may_go(worker)]:
-            if self._takes_lease(worker, free):
+        limit = self._limit()
+        for worker in ranked:
+            standing = self.workers[worker]
+            if standing.batch_size > 0 and standing.clock <= limit and self._takes_lease(worker, free):
                 free.append(worker)
         for worker in free:
             standing = self.workers[worker]
@@ -238,17 +241,15 @@ class Service:
             return Grant(worker, self.version, None)
         return Grant(worker, self.version, *standing.leases)
 
-    def _may_go(self, worker: str) -> bool:
-        standing, bound = self.workers[worker], self._bound
-        if standing.batch_size < 1:
-            return False
-        if not bound.waits:
-            return True
-        assert bound.max_staleness is not None
-        if bound.max_staleness > 0:
-            return standing.clock - min(self._clocks()) <= bound.max_staleness
+    def _limit(self) -> float:
+        """Up to which clock workers may go on now."""
+        if not self._bound.waits:
+            return math.inf
+        assert self._bound.max_staleness is not None
+        if self._bound.max_staleness > 0:
+            return min(self._clocks(), default=0) + self._bound.max_staleness
         # Nobody may compute on another version than the others, so all of them go on together.
-        return all(each.since is not None for each in self._training())
+        return math.inf if all(each.since is not None for each in self._training()) else -math.inf
 
     def _takes_lease(self, worker: str, free: Sequence[str]) -> bool:
         """Whether it has one to compute now: its own, a new one, or, where none is left, one that another worker, none
