@@ -98,6 +98,10 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
 session.register(schedule=schedule)
 seen = {"after": 0, "epochs": [], "accuracy": []}
+try:
+    session.total_steps
+except RuntimeError as error:
+    seen["length"] = str(error)
 def count():
     seen["after"] += 1
     with torch.no_grad():
@@ -134,6 +138,7 @@ def test_scripts_have_epochs_evaluations_and_an_end_of_their_own(tmp_path: Path)
     assert server["epochs"] == [0, 1, 2], "the server stops when a worker's script says so"
     assert server["after"] == server["step"] == evaluated[-1], "after_step and evaluate see each step of the job"
     assert len(evaluated) == 3
+    assert "goes with training.steps" in server["length"], "how many updates epochs take is not known before the loop"
     assert {each["step"] for each in workers} == {server["step"]}
     assert all(each["error"] == server["error"] for each in workers), "workers learn what the server has measured"
     assert all(each["mean"] == server["mean"] != [0.0] * 8 for each in workers), "and its running statistics"

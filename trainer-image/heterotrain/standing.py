@@ -78,7 +78,10 @@ class Standing:
         if self._life is None:
             raise RuntimeError("session.total_steps follows from the data set, hence is known after session.prepare()")
         if not self._life.progress.total_steps:
-            raise RuntimeError("session.total_steps is known only once the loop over the batches has begun")
+            raise RuntimeError(
+                "session.total_steps is known only once the loop over the batches has begun, since batches may change; "
+                "what needs it before, such as a schedule, goes with training.steps in place of training.epochs"
+            )
         return self._life.progress.total_steps
 
     @property
