@@ -154,10 +154,10 @@ def _push_all(plan: Plan, member: Member, parameters: int, traits: str, ends: th
     gradients = [torch.zeros_like(each) for each in model.parameters()]
     while isinstance(reply, Grant):
         line.take(reply)
-        line.write(gradients)
         _, start, stop = reply.share
         samples = stop - start
-        reply = line.push(Update(reply.incarnation, reply.lease, reply.position[0], samples, 0.0, 1.0, float(samples)))
+        update = Update(reply.incarnation, reply.lease, reply.position[0], samples, 0.0, 1.0, float(samples))
+        reply = line.push(update, gradients)
     line.close()
 
 
@@ -255,9 +255,9 @@ def echo_channel(size: int, pipe: Connection) -> None:
     """The same over a peers' channel."""
     room = memory_of(torch.zeros(size, dtype=torch.uint8))
     peers = PeerServer("job", "server", "the server", secret=SECRET, host="127.0.0.1")
-    peers.follow_with_bulk(Update, lambda _channel, _message: room)
+    peers.follow_with_bulk(Update, lambda _channel, _message: [room])
     grant = Grant("x", 1, (0, 0, 8), (), (0, 0, 0), False, True, "", "{}")
-    peers.handle(Update, lambda channel, _message: channel.send_bulk(grant, room))
+    peers.handle(Update, lambda channel, _message: channel.send_bulk(grant, [room]))
     peers.start()
     pipe.send(peers.port)
     threading.Event().wait()
@@ -268,7 +268,7 @@ def turns_channel(port: int, size: int, seconds: float) -> float:
     room = memory_of(torch.zeros(size, dtype=torch.uint8))
     arrived = threading.Semaphore(0)
     peers = PeerServer("job", "w-0", "u0", secret=SECRET, host="127.0.0.1")
-    peers.follow_with_bulk(Grant, lambda _channel, _message: room)
+    peers.follow_with_bulk(Grant, lambda _channel, _message: [room])
     peers.handle(Grant, lambda _channel, _message: arrived.release())
     peers.start()
     channel: Channel = peers.dial(f"127.0.0.1:{port}", "server", "the server")
@@ -277,7 +277,7 @@ def turns_channel(port: int, size: int, seconds: float) -> float:
     update = Update("x", 1, 0, 8, 0.0, 1.0, 8.0)
 
     def turn() -> None:
-        channel.send_bulk(update, room)
+        channel.send_bulk(update, [room])
         arrived.acquire()
 
     try:

@@ -151,7 +151,7 @@ class WorkerHere:
         self.peers = PeerServer("job", name, f"uid of {name}", secret=SECRET, host="127.0.0.1")
         self.room = torch.zeros(server.size, dtype=torch.uint8)
         self.replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.peers.follow_with_bulk(Grant, lambda _channel, _grant: memory_of(self.room))
+        self.peers.follow_with_bulk(Grant, lambda _channel, _grant: [memory_of(self.room)])
         for kind in (Grant, TurnedAway, Left):
             self.peers.handle(kind, lambda _channel, message: self.replies.put(message))
         self.peers.on_ended(self.replies.put)
@@ -176,7 +176,7 @@ class WorkerHere:
         _, start, stop = grant.share
         self.room.view(torch.float32)[:] = value
         message = Update(grant.incarnation, grant.lease, grant.position[0], stop - start, 0.1, 1.0, stop - start)
-        self.channel.send_bulk(replace(message, **other), memory_of(self.room))
+        self.channel.send_bulk(replace(message, **other), [memory_of(self.room)])
 
     def trains(self) -> None:
         """Two updates of it are applied, whatever others do."""
@@ -252,6 +252,32 @@ def line_to(named: Server | None) -> tuple[ServerLine, Layout]:
         patience_seconds=PATIENCE_SECONDS,
     )
     return line, layout
+
+
+def test_bytes_go_from_where_tensors_are_to_where_they_belong_however_many_there_are() -> None:
+    def model() -> nn.Module:
+        lie_otherwise = nn.Parameter(torch.randn(40, 50).t())
+        return nn.ParameterList([lie_otherwise, *(nn.Parameter(torch.randn(each % 4)) for each in range(1500))])
+
+    there, here = model(), model()
+    sends, takes = (Layout(each, list(each.parameters())) for each in (there, here))
+    room = takes.room()
+    arrived = threading.Event()
+    server, worker = (PeerServer("job", name, name, secret=SECRET, host="127.0.0.1") for name in ("server", "a"))
+    server.follow_with_bulk(Update, lambda _channel, _message: takes.incoming(room, whole=False))
+    server.handle(Update, lambda _channel, _message: arrived.set())
+    server.start()
+    worker.start()
+    try:
+        channel = worker.dial(f"127.0.0.1:{server.port}", "server", "server", PATIENCE_SECONDS)
+        assert channel.wait_open(PATIENCE_SECONDS)
+        channel.send_bulk(Update("x", 1, 0, 8, 0.0, 1.0, 8.0), sends.outgoing(sends.room(), sends.trained))
+        assert arrived.wait(PATIENCE_SECONDS)
+    finally:
+        worker.close()
+        server.close()
+    takes.settle(room, whole=False)
+    assert all(torch.equal(one, other) for one, other in zip(there.parameters(), here.parameters(), strict=True))
 
 
 def test_a_worker_is_ready_for_an_answer_that_comes_at_once(
@@ -421,7 +447,7 @@ def test_samples_of_a_worker_that_falls_silent_go_out_again(server: ServerHere, 
     held = b.enter()
     half = memory_of(b.room)[: int(server.size * sends)]
     if sends:
-        b.channel.send_bulk(Update(held.incarnation, held.lease, 0, 8, 0.1, 1.0, 8.0), half)
+        b.channel.send_bulk(Update(held.incarnation, held.lease, 0, 8, 0.1, 1.0, 8.0), [half])
     assert isinstance(b.next(), Channel), "it is cut off"
     assert server.refused("silent") == 1
     a = start("a")

@@ -53,7 +53,7 @@ class Applying:
         self._losses.add(torch.tensor(update.loss))
         self._state.snapshots.before_change()
         if self._takes_models:
-            self.layout.read(room, buffers=False)
+            self.layout.read(room)
         else:
             with rates(subject.optimizer, subject.rate_scaling.factor(samples)):
                 subject.optimizer.step()

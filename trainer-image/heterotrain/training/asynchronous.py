@@ -195,7 +195,6 @@ class Asynchronous(Computing):
         grant, line, trained = self._grant, self._line, self._subject.trained
         assert grant is not None and line is not None
         is_model = self._config.push == contract.PUSH_MODEL
-        line.write(trained if is_model else [each.grad for each in trained])
         counted = self._subject.loss.counted
         reply = line.push(
             Update(
@@ -207,7 +206,8 @@ class Asynchronous(Computing):
                 float("nan") if loss is None else float(loss),
                 step.count if counted else step.samples,
                 self._exchange.done,
-            )
+            ),
+            trained if is_model else [each.grad for each in trained],
         )
         if self._follow(reply, books=True):
             return self._grant is not None and self._grant.applied

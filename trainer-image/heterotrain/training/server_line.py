@@ -14,7 +14,7 @@ from heterotrain.groups.assembly import MembershipError
 from heterotrain.groups.peering.channel import Channel
 from heterotrain.groups.peering.messages import EndJob, Enter, Grant, Left, TurnedAway, Update
 from heterotrain.groups.peering.server import CONNECT_SECONDS, PeerServer
-from heterotrain.training.layout import Layout, memory_of
+from heterotrain.training.layout import Layout
 from heterotrain.training.server_port import beat
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class ServerLostError(MembershipError):
 
 
 class ServerLine:
-    """One worker's line. `room` is where what it sends is written, and what it gets is to be read."""
+    """One worker's line. Gradients are sent from where they are, and parameters received where they belong."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class ServerLine:
     ) -> None:
         """`find` names the server of the newest plan, `gives_up` says that this worker is to wait no longer. Without a
         server for `patience_seconds` it is lost."""
-        self.room = layout.room()
         self._layout = layout
+        self._room = layout.room(whole=True)  # for what does not lie in memory as it travels
         self._peers = peers
         self._find = find
         self._gives_up = gives_up
@@ -53,7 +53,7 @@ class ServerLine:
         self._channel: Channel | None = None
         self._server: Server | None = None
         self._entered: Channel | None = None  # the one over which this worker has a lease
-        self._whole: torch.Tensor | None = None
+        self._asked: Channel | None = None  # the one over which a grant may come: parameters change only meanwhile
         self._replies: queue.SimpleQueue[tuple[Channel, Reply | None]] = queue.SimpleQueue()
         peers.follow_with_bulk(Grant, self._room_for)
         peers.handle(Grant, self._receive)
@@ -67,31 +67,29 @@ class ServerLine:
         """Ask for a first grant. None if this worker gives up waiting, or the connection is lost. Raises
         ServerLostError."""
         channel = self._reach()
-        self._entered = channel  # before the answer, which may come at once
+        self._entered = self._asked = channel  # before the answer, which may come at once
         if channel is None or not channel.send(message):
             return None
         return self._await(channel)
 
-    def write(self, trained: Iterable[torch.Tensor | None]) -> None:
-        """Write what is to be sent into the room: gradients or parameters, and buffers."""
-        self._layout.write(self.room, trained)
-
-    def push(self, message: Update | EndJob) -> Reply | None:
-        """Send what was computed, which for an update is in `room`. None as `enter`, and if the server that gave the
-        lease is lost: it, or who has taken its place, knows whether the update was applied."""
+    def push(self, message: Update | EndJob, trained: Iterable[torch.Tensor | None] = ()) -> Reply | None:
+        """Send what was computed, with an update gradients or parameters, which must not change before the answer is
+        there, and buffers. None as `enter`, and if the server that gave the lease is lost: it, or who has taken its
+        place, knows whether the update was applied."""
         channel = self._entered
         if channel is None or not channel.is_open:
             log.warning("the parameter server is lost: %s", "" if channel is None else channel.why)
             return None
-        sent = (
-            channel.send_bulk(message, memory_of(self.room)) if isinstance(message, Update) else channel.send(message)
-        )
+        self._asked = channel
+        if isinstance(message, Update):
+            sent = channel.send_bulk(message, self._layout.outgoing(self._room, trained))
+        else:
+            sent = channel.send(message)
         return self._await(channel) if sent else None
 
     def take(self, grant: Grant) -> None:
-        """Take over the model that came with a grant."""
-        whole, self._whole = self._whole, None
-        self._layout.read(self.room if whole is None else whole, whole=grant.whole)
+        """Take over what of the model that came with a grant is not where it belongs yet."""
+        self._layout.settle(self._room, whole=grant.whole)
 
     def close(self) -> None:
         """This worker's part has ended."""
@@ -102,27 +100,27 @@ class ServerLine:
     def _receive(self, channel: Channel, reply: Reply) -> None:
         self._replies.put((channel, reply))
 
-    def _room_for(self, channel: Channel, grant: Grant) -> memoryview | None:
-        if channel is not self._entered:
+    def _room_for(self, channel: Channel, grant: Grant) -> list[memoryview] | None:
+        if channel is not self._asked:
             return None
-        if grant.whole and self._layout.whole_size != self._layout.size:
-            self._whole = self._layout.room(whole=True)
-            return memory_of(self._whole)
-        return memory_of(self.room)
+        self._asked = None
+        return self._layout.incoming(self._room, whole=grant.whole)
 
     def _await(self, channel: Channel) -> Reply | None:
-        while not self._gives_up():
+        """The answer, or None once the connection has ended: what was sent, and the model, are in use until then."""
+        while True:
             try:
                 source, reply = self._replies.get(timeout=_LOOK_SECONDS)
             except queue.Empty:
-                if self._find() != self._server:
+                if self._gives_up():
+                    channel.close("this worker waits no longer")
+                elif self._find() != self._server:
                     channel.close("another server has taken its place")
                 continue
             if source is channel:
                 if reply is None:
                     log.warning("the parameter server is lost: %s", channel.why)
                 return reply
-        return None
 
     def _reach(self) -> Channel | None:
         """An open connection; None if this worker gives up waiting."""

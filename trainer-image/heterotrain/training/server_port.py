@@ -106,9 +106,9 @@ class ServerPort:
         room = caller.room
         if grant.whole and layout.whole_size != layout.size:
             room = layout.room(whole=True)
-        layout.write(room, layout.trained, whole=grant.whole)
+        layout.write(room, whole=grant.whole)
         caller.owes = bool(grant.share)
-        caller.channel.send_bulk(grant, memory_of(room))
+        caller.channel.send_bulk(grant, [memory_of(room)])
 
     def turn_away(self, caller: Caller, reason: str, why: str, *, again: bool) -> None:
         """What a worker has sent is refused; it is to enter `again`, or not."""
@@ -154,12 +154,12 @@ class ServerPort:
         else:
             self._events.put((caller, message))
 
-    def _room(self, channel: Channel, _message: Update) -> memoryview | None:
+    def _room(self, channel: Channel, _message: Update) -> list[memoryview] | None:
         caller = self._callers[channel]
         if not caller.owes:
             return None
         caller.owes = False
-        return memory_of(caller.room)
+        return [memory_of(caller.room)]
 
     def _ended(self, channel: Channel) -> None:
         if channel.end is End.DISTRUSTED:

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -33,6 +33,7 @@ USER_TIMEOUT_MS = 5000
 """For how long written bytes may go unacknowledged: so the loss of a whole machine shows."""
 
 _READ_BYTES = 2**18
+_MAX_PARTS = 1024  # of memory that Linux reads or writes in one call
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", 18)
 
 
@@ -46,8 +47,8 @@ class End(Enum):
     HERE = "here"  # this worker closed it
 
 
-Room: TypeAlias = "Callable[[Channel, Any], memoryview | None]"
-"""Where to write the bytes that follow a message; None if nobody waits for them now."""
+Room: TypeAlias = "Callable[[Channel, Any], Sequence[memoryview] | None]"
+"""Where to write the bytes that follow a message, part by part; None if nobody waits for them now."""
 
 
 class Channel:
@@ -76,12 +77,12 @@ class Channel:
         self._wake = wake
         self._settled = threading.Event()
         self._lock = threading.Lock()
-        self._bodies: deque[tuple[bytes, memoryview | None]] = deque()
+        self._bodies: deque[tuple[bytes, Sequence[memoryview]]] = deque()
         self._unsent_bytes = 0
         self._arrived = self._gone = 0  # bytes since then
         self._parts: list[memoryview] = []  # of the frame that is being written
         self._closing = ""
-        self._bulk = memoryview(b"")  # still to be read
+        self._bulk: list[memoryview] = []  # where the bytes that are still to be read are written
         self._before_bulk: Message | None = None
 
     def __repr__(self) -> str:
@@ -108,11 +109,11 @@ class Channel:
 
     def send_document(self, document: bytes) -> bool:
         """Do as `send` does, with a message that is written already; channels may share it."""
-        return self._send(document, None)
+        return self._send(document, ())
 
-    def send_bulk(self, message: Message, bulk: memoryview) -> bool:
-        """Do as `send` does, with bytes after the message, which must not change until all `is_written`. The other side
-        knows how many they are. They have no HMAC."""
+    def send_bulk(self, message: Message, bulk: Sequence[memoryview]) -> bool:
+        """Do as `send` does, with the bytes of all parts after the message, which must not change until all
+        `is_written`. The other side knows how many they are. They have no HMAC."""
         return self._send(encode_message(message), bulk)
 
     @property
@@ -125,7 +126,7 @@ class Channel:
         """Whether a message has arrived in part."""
         return bool(self._bulk or self._frames.unread_bytes)
 
-    def _send(self, document: bytes, bulk: memoryview | None) -> bool:
+    def _send(self, document: bytes, bulk: Sequence[memoryview]) -> bool:
         with self._lock:
             if self.end is not None or self._closing or self.is_finishing:
                 return False
@@ -194,10 +195,10 @@ class Channel:
             self._parts = [memoryview(self._frames.hello())]
         while self._parts or self._take_next():
             try:
-                sent = self.socket.sendmsg(self._parts)
+                sent = self.socket.sendmsg(self._parts[:_MAX_PARTS])
             except BlockingIOError:
                 return
-            self._drop(sent)
+            _drop(self._parts, sent)
             self._gone += sent
             if self._gone >= LIFE_BYTES or not self._parts:
                 self._gone, self.moved_at = 0, time.monotonic()
@@ -214,7 +215,7 @@ class Channel:
             return
         try:
             if self._bulk:
-                yield from self._read_bulk(self.socket.recv_into(self._bulk))
+                yield from self._read_bulk(self.socket.recvmsg_into(self._bulk[:_MAX_PARTS])[0])
                 return
             data = self.socket.recv(_READ_BYTES)
         except BlockingIOError:
@@ -240,7 +241,7 @@ class Channel:
             self.end, self.why = end, why
             self._bodies.clear()
         self._parts = []
-        self._bulk = memoryview(b"")
+        self._bulk = []
         self.socket = None
         self._settled.set()
 
@@ -261,12 +262,13 @@ class Channel:
         room = self.rooms[type(message)](self, message)
         if room is None:
             raise FrameError(f"{type(message).__name__} with what follows it, which nobody waits for now")
-        self._bulk, self._before_bulk = room[self._frames.take(room) :], message
+        self._bulk, self._before_bulk = list(room), message
+        _drop(self._bulk, sum(map(self._frames.take, room)))
         return not self._bulk
 
     def _read_bulk(self, size: int) -> Iterator[Message]:
         self._has_received(size)
-        self._bulk = self._bulk[size:]
+        _drop(self._bulk, size)
         if not self._bulk and self._before_bulk is not None:
             self._show_life()
             yield self._before_bulk
@@ -308,12 +310,16 @@ class Channel:
             body, bulk = self._bodies.popleft()
             self._unsent_bytes -= len(body)
             self._parts = [memoryview(part) for part in self._frames.seal(body) if part]
-            if bulk:
-                self._parts.append(bulk)
+            self._parts += bulk
         return True
 
-    def _drop(self, sent: int) -> None:
-        while self._parts and sent >= len(self._parts[0]):
-            sent -= len(self._parts.pop(0))
-        if sent:
-            self._parts[0] = self._parts[0][sent:]
+
+def _drop(parts: list[memoryview], size: int) -> None:
+    """Take so many bytes away from the front; no empty part is first after that."""
+    whole = 0
+    while whole < len(parts) and size >= len(parts[whole]):
+        size -= len(parts[whole])
+        whole += 1
+    del parts[:whole]
+    if size:
+        parts[0] = parts[0][size:]

@@ -13,7 +13,7 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -89,7 +89,7 @@ class PeerServer:
         """Call it with each message of this kind, in the server's thread; there may be several for one kind."""
         self._handlers.setdefault(kind, []).append(call)
 
-    def follow_with_bulk(self, kind: type[_M], room: Callable[[Channel, _M], memoryview | None]) -> None:
+    def follow_with_bulk(self, kind: type[_M], room: Callable[[Channel, _M], Sequence[memoryview] | None]) -> None:
         """Bytes follow each message of this kind; `room`, in the server's thread, says where they are to be written and
         so how many they are, and the message's handlers are called once all are there. With None the channel ends."""
         self._rooms[kind] = room
