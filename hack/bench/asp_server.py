@@ -1,9 +1,13 @@
 """What one parameter server carries: bytes beside a raw socket's, updates per second, CPU and memory.
 
 Real are the server (`Serving`: its port, ledger, rules and optimizer), its workers' lines (`ServerLine`) and the
-sockets; workers compute nothing, and send as soon as they have parameters, so the server is as busy as it can be. The
-raw copy moves the same bytes both ways between two processes over one plain socket, in turns as workers and server
-take them, in the same run. Light workers share two processes, since so many with torch do not fit a machine.
+sockets; workers compute nothing, and send as soon as they have parameters, so the server is as busy as it can be. All
+processes share this machine's cores. Light workers share two processes, since so many with torch do not fit a machine.
+
+The raw copy is one worker's round trip without all but its bytes: as many go to another process over a plain socket,
+and only then come back, on the same cores; MB/s count both ways in either case. A round trip of the server's also looks
+for numbers that are none, steps the optimizer and copies the parameters, which is part of what is measured. With more
+workers one's bytes move while another's update is applied, so together they may move more than one raw copy does.
 """
 
 from __future__ import annotations
@@ -53,6 +57,7 @@ LARGE, LIGHT = 10_000_000, 100_000
 WORKERS = (3, 8, 32)
 IN_FLIGHT = (1, 3, 8)
 PROCESSES = 2
+TURNS = 3
 PATIENCE_SECONDS = 120.0
 _MEGABYTE = 1e6
 
@@ -299,17 +304,16 @@ def main(arguments: Sequence[str]) -> int:
     """Measure and print. Raises BenchmarkError if a process fails."""
     parser = argparse.ArgumentParser(description="Measure what one parameter server carries.")
     parser.add_argument("--workers", type=int, nargs="+", default=WORKERS, help="numbers of light workers (3 8 32)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement (5)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement (3)")
     options = runner.options_of(parser).parse_args(arguments)
     if min(options.workers) < 1 or options.seconds < 1:
         parser.error("--workers and --seconds must be at least 1")
     machine, runs = runner.machine(), []
-    for _ in range(2):  # in turns, for a machine that others use may change meanwhile
+    for turn in range(TURNS):  # in turns, for a machine that others use may change meanwhile
+        print(f"a large model, turn {turn + 1} of {TURNS}", file=sys.stderr)
         runs.append(_in_turns("raw", echo_raw, turns_raw, options.seconds))
         runs.append(_in_turns("channel", echo_channel, turns_channel, options.seconds))
-    for workers in IN_FLIGHT:
-        print(f"a large model, {workers} workers", file=sys.stderr)
-        runs.append(served("large", workers, LARGE, options.seconds))
+        runs += [served("large", workers, LARGE, options.seconds) for workers in IN_FLIGHT]
     for workers in options.workers:
         print(f"a light model, {workers} workers", file=sys.stderr)
         runs.append(served("light", workers, LIGHT, options.seconds))

@@ -86,34 +86,22 @@ def real(documents: Documents) -> str:
 
 
 def server(documents: Documents) -> str:
-    """What one parameter server carries: of `asp_server`."""
+    """What one parameter server carries, in the mean over the turns: of `asp_server`."""
     runs = [run for document in documents for run in document["runs"]]
-    rates = {
-        kind: fmean(run["megabytes_per_second"] for run in runs if run["kind"] == kind) for kind in ("raw", "channel")
-    }
-    rows = [
-        ["a plain socket, one worker", f"{rates['raw']:.0f}", "", "", ""],
-        [
-            "the peers' channel, one worker",
-            f"{rates['channel']:.0f} ({rates['channel'] / rates['raw']:.0%})",
-            "",
-            "",
-            "",
-        ],
-    ]
-    for run in runs:
-        if run["kind"] in rates:
-            continue
-        rows.append(
-            [
-                f"a server, {run['workers']} {'worker' if run['workers'] == 1 else 'workers'}, "
-                f"{run['parameters'] * 4 / 1e6:g} MB",
-                f"{run['megabytes_per_second']:.0f}",
-                f"{run['updates_per_second']:.0f}",
-                f"{1e3 * run['cpu_seconds_per_update']:.2f} ms",
-                f"{run['memory_models']:.1f}" if run["kind"] == "large" else "",
-            ]
-        )
+    raw = fmean(run["megabytes_per_second"] for run in runs if run["kind"] == "raw")
+    bare = {"raw": "a plain socket, one worker", "channel": "the peers' channel, one worker"}
+    rows = []
+    for kind, workers, parameters in dict.fromkeys((run["kind"], run["workers"], run["parameters"]) for run in runs):
+        mine = [run for run in runs if (run["kind"], run["workers"], run["parameters"]) == (kind, workers, parameters)]
+        rate = fmean(run["megabytes_per_second"] for run in mine)
+        row = [f"{rate:.0f}" + (f" ({rate / raw:.0%})" if kind in ("channel", "large") else ""), "", "", ""]
+        if kind not in bare:
+            row[1] = f"{fmean(run['updates_per_second'] for run in mine):.0f}"
+            row[2] = f"{1e3 * fmean(run['cpu_seconds_per_update'] for run in mine):.2f} ms"
+        if kind == "large":
+            row[3] = f"{max(run['memory_models'] for run in mine):.1f}"
+        size = f"{workers} {'worker' if workers == 1 else 'workers'}, {parameters * 4 / 1e6:g} MB"
+        rows.append([bare.get(kind, f"a server, {size}"), *row])
     headings = ("what moves the bytes", "MB/s", "updates/s", "server's CPU per update", "memory in models")
     return f"{table(headings, rows)}\n\n{measured_on(documents)}"
 

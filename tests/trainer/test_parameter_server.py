@@ -240,14 +240,14 @@ def test_a_gradient_is_applied_to_the_model_and_the_parameters_come_back(server:
     assert torch.equal(server.model.weight, before - 0.25)
 
 
-def line_to(named: Server | None) -> tuple[ServerLine, Layout]:
+def line_to(named: Server | None, gives_up: Callable[[], bool] = bool) -> tuple[ServerLine, Layout]:
     """What a worker has of a connection to a server."""
     layout = Layout(model := nn.Linear(1024, 2048), list(model.parameters()))
     line = ServerLine(
         PeerServer("job", "a", "uid of a", secret=SECRET, host="127.0.0.1"),
         layout,
         find=lambda: named,
-        gives_up=lambda: False,
+        gives_up=gives_up,
         silence_seconds=SILENCE_SECONDS,
         patience_seconds=PATIENCE_SECONDS,
     )
@@ -495,6 +495,21 @@ def test_a_worker_hangs_up_on_a_server_whose_model_comes_byte_by_byte(server: Se
                     time.sleep(SILENCE_SECONDS / 10)
         line.close()
     assert replies == [None]
+
+
+def test_a_worker_that_waits_no_longer_has_ended_the_connection_that_uses_its_memory(server: ServerHere) -> None:
+    stops = threading.Event()
+    line, layout = line_to(server.plan.server, stops.is_set)
+    try:
+        grant = line.enter(Enter(server.traits))
+        assert isinstance(grant, Grant)
+        server._ends.set()
+        server._thread.join()  # nobody answers any more
+        stops.set()
+        assert line.push(Update(grant.incarnation, grant.lease, 0, 8, 0.0, 1.0, 8.0), layout.trained) is None
+        assert line._channel is not None and line._channel.end is not None
+    finally:
+        line.close()
 
 
 def test_a_thousand_connections_hold_nobody_up(server: ServerHere, start: Start) -> None:
