@@ -151,7 +151,8 @@ def test_gradients_are_in_the_order_of_their_parameters_as_fused_optimizers_expe
     )
     room = applying.layout.room()
     gradients = [torch.randn(each.shape) for each in model.parameters()]
-    applying.layout.write(room, gradients)
+    for view, gradient in zip(applying.layout.gradients(room), gradients, strict=True):
+        view.copy_(gradient)
     applying.put(room)
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         assert parameter.grad is not None and torch.equal(parameter.grad, gradient)

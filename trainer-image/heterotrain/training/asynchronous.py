@@ -208,6 +208,7 @@ class Asynchronous(Computing):
                 self._exchange.done,
             ),
             trained if is_model else [each.grad for each in trained],
+            apart=bool(self._subject.after_step),
         )
         if self._follow(reply, books=True):
             return self._grant is not None and self._grant.applied

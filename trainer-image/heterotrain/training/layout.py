@@ -84,15 +84,16 @@ class Layout:
                 view.copy_(value)
         return self._parts(room, values, whole=False)
 
-    def incoming(self, room: torch.Tensor, *, whole: bool) -> list[memoryview]:
-        """Where parameters and buffers are received, in parts: the memory of plain ones, and the room's."""
-        return self._parts(room, self._tensors(whole=whole), whole=whole)
+    def incoming(self, room: torch.Tensor, *, whole: bool, apart: bool = False) -> list[memoryview]:
+        """Where parameters and buffers are received, in parts: the memory of plain ones, and the room's, which takes
+        all if they are to be kept `apart` from the model until `settle`."""
+        return self._parts(room, () if apart else self._tensors(whole=whole), whole=whole)
 
     @torch.no_grad()
-    def settle(self, room: torch.Tensor, *, whole: bool) -> None:
+    def settle(self, room: torch.Tensor, *, whole: bool, apart: bool = False) -> None:
         """Take over what was received in the room."""
         for own, view in self._pairs(room, whole=whole):
-            if not _is_plain(own, view):
+            if apart or not _is_plain(own, view):
                 own.copy_(view)
 
     @torch.no_grad()

@@ -54,6 +54,7 @@ class ServerLine:
         self._server: Server | None = None
         self._entered: Channel | None = None  # the one over which this worker has a lease
         self._asked: Channel | None = None  # the one over which a grant may come: parameters change only meanwhile
+        self._apart = False
         self._replies: queue.SimpleQueue[tuple[Channel, Reply | None]] = queue.SimpleQueue()
         peers.follow_with_bulk(Grant, self._room_for)
         peers.handle(Grant, self._receive)
@@ -67,20 +68,24 @@ class ServerLine:
         """Ask for a first grant. None if this worker gives up waiting, or the connection is lost. Raises
         ServerLostError."""
         channel = self._reach()
+        self._apart = False
         self._entered = self._asked = channel  # before the answer, which may come at once
         if channel is None or not channel.send(message):
             return None
         return self._await(channel)
 
-    def push(self, message: Update | EndJob, trained: Iterable[torch.Tensor | None] = ()) -> Reply | None:
+    def push(
+        self, message: Update | EndJob, trained: Iterable[torch.Tensor | None] = (), *, apart: bool = False
+    ) -> Reply | None:
         """Send what was computed, with an update gradients or parameters, which must not change before the answer is
-        there, and buffers. None as `enter`, and if the server that gave the lease is lost: it, or who has taken its
-        place, knows whether the update was applied."""
+        there, and buffers. The model changes as the answer comes; with `apart` only once it is taken. None as `enter`,
+        and if the server that gave the lease is lost: it, or who has taken its place, knows whether the update was
+        applied."""
         channel = self._entered
         if channel is None or not channel.is_open:
             log.warning("the parameter server is lost: %s", "" if channel is None else channel.why)
             return None
-        self._asked = channel
+        self._asked, self._apart = channel, apart
         if isinstance(message, Update):
             sent = channel.send_bulk(message, self._layout.outgoing(self._room, trained))
         else:
@@ -89,7 +94,7 @@ class ServerLine:
 
     def take(self, grant: Grant) -> None:
         """Take over what of the model that came with a grant is not where it belongs yet."""
-        self._layout.settle(self._room, whole=grant.whole)
+        self._layout.settle(self._room, whole=grant.whole, apart=self._apart)
 
     def close(self) -> None:
         """This worker's part has ended."""
@@ -104,7 +109,7 @@ class ServerLine:
         if channel is not self._asked:
             return None
         self._asked = None
-        return self._layout.incoming(self._room, whole=grant.whole)
+        return self._layout.incoming(self._room, whole=grant.whole, apart=self._apart)
 
     def _await(self, channel: Channel) -> Reply | None:
         """The answer, or None once the connection has ended: what was sent, and the model, are in use until then."""
