@@ -46,7 +46,7 @@ test-unit: $(VENV)/installed-dev ## run the tests that start no gangs of workers
 test-pythons: $(VENV)/installed-dev ## run the unit tests on the other versions of Python that are here, all at once (7 minutes)
 	hack/pythons.sh $(ONLY)
 
-test-e2e: $(VENV)/installed-dev ## run the tests on the cluster that KUBECONFIG names, as `make kind images` makes it (18 minutes)
+test-e2e: $(VENV)/installed-dev ## run the tests on the cluster that KUBECONFIG names, as `make kind images` makes it (25 minutes)
 	hack/tests.sh --e2e $(ONLY)
 
 manifests: $(VENV)/installed-dev ## regenerate the CRD, the chart's copy, the reference pages, the tables of metrics and the dashboard
