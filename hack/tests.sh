@@ -65,7 +65,7 @@ if [ -n "$e2e" ]; then
   if [ -z "$last_failed" ]; then rm -f .pytest_cache/{e2e,e2e-operators,e2e-alone}/ended; fi
   e2e_part() { part "$1" -v --durations=0 --durations-min=1 -m "$2" "${@:3}" tests/e2e tests/kube_server/test_api_server.py; }
   e2e_part e2e "not disruptive and not alone" --numprocesses $ON_CLUSTER_AT_ONCE --dist loadscope
-  e2e_part e2e-operators "disruptive" --numprocesses $ON_CLUSTER_AT_ONCE --dist loadscope
+  e2e_part e2e-operators "disruptive and not alone" --numprocesses $ON_CLUSTER_AT_ONCE --dist loadscope
   e2e_part e2e-alone "alone"
   exit $failed
 fi

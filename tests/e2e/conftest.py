@@ -49,13 +49,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those first that may take the longest, so that in the end nobody waits for one."""
+    """Those first that have an operator of their own, before there is one for all; and of each kind those that may take
+    the longest, so that in the end nobody waits for one."""
 
-    def allowed(item: pytest.Item) -> float:
+    def order(item: pytest.Item) -> tuple[bool, float]:
         mark = item.get_closest_marker("timeout")
-        return float(mark.args[0]) if mark else 0.0
+        return item.get_closest_marker("disruptive") is None, -float(mark.args[0]) if mark else 0.0
 
-    items.sort(key=allowed, reverse=True)
+    items.sort(key=order)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -90,6 +90,7 @@ def wait_for_new_decision(steered: JobOnCluster, seconds: float = 120.0) -> None
     )
 
 
+@pytest.mark.alone
 @pytest.mark.disruptive
 def test_killed_operator_goes_on_where_it_was(apply: Apply, installation: Installation, nodes: Nodes) -> None:
     moments = random.Random(7)
@@ -111,6 +112,7 @@ def test_killed_operator_goes_on_where_it_was(apply: Apply, installation: Instal
     assert_undisturbed(steered, history, settled, outages)
 
 
+@pytest.mark.alone
 @pytest.mark.disruptive("replicas=2")
 def test_operator_paused_past_its_lease_leaves_the_job_to_its_replica(
     apply: Apply, installation: Installation, nodes: Nodes

@@ -109,7 +109,8 @@ class World:
         self.look()
 
     def change(self) -> None:
-        """Another plan and other members, after a restart."""
+        """Another plan and other members, after a restart; and a parameter server's update."""
+        self.exporters[NAMES[0]].server.applied(NAMES[1], staleness=1)
         self.changes += 1
         budget, transitions = RestartBudget(restarts=self.changes), TransitionRecord(joins=self.changes)
         self.memory = replace(MEMORY, budget=budget, transitions=transitions)
