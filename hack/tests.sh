@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The tests that need no cluster, in three parts. Those of one process share out the cores. Gangs of real workers, which wait
-# for most of their time, run three at a time. Those that assert how real workers are balanced run alone, for workers are
+# for most of their time, run four at a time. Those that assert how real workers are balanced run alone, for workers are
 # balanced against whatever runs beside them. Each part runs whatever the ones before it have found.
 # --unit: only the first part. --all: the long matrices too, hypothesis with many examples, and the unit tests on the other
 # versions of Python. --e2e: instead of all these the tests on a cluster, several at a time: those that share an operator,
@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 export PYTHONDONTWRITEBYTECODE= # thousands of processes would each compile what they import
 
 AT_ONCE_AT_MOST=8 # each of them imports torch
-GANGS_AT_ONCE=3
+GANGS_AT_ONCE=4
 ON_CLUSTER_AT_ONCE=2 # they wait for most of their time, but each trains on three workers or so
 TESTS_FAILED=1
 NONE_RAN=5
@@ -74,7 +74,7 @@ cores=$(nproc)
 local_part unit "not processes and not packages" \
   --numprocesses $((cores < AT_ONCE_AT_MOST ? cores : AT_ONCE_AT_MOST)) --dist worksteal
 if [ -z "$unit_only" ]; then
-  local_part gangs "(processes or packages) and not alone" --numprocesses $GANGS_AT_ONCE --dist worksteal
+  local_part gangs "(processes or packages) and not alone" --numprocesses $GANGS_AT_ONCE --maxschedchunk 1
   # shellcheck disable=SC2046
   local_part alone "processes and alone" $(marked alone)
 fi

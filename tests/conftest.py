@@ -8,7 +8,6 @@ Python 5 (`few`), for there the same code is only to be understood as well.
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import settings
@@ -24,7 +23,11 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
         signal.signal(number, handler)
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """`hack/tests.sh` looks for the files that have this mark, so one that comes from elsewhere would be lost."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that may take the longest come first, so that in the end nobody waits for one. `hack/tests.sh` looks for
+    the files that are marked as alone, so a mark that comes from elsewhere would be lost.
+    """
+    items.sort(key=lambda item: -float(mark.args[0]) if (mark := item.get_closest_marker("timeout")) else 0.0)
     for path in {item.path for item in items if item.get_closest_marker("alone")}:
         assert "mark.alone" in path.read_text("utf-8"), f"{path} has no mark.alone of its own"

@@ -20,6 +20,7 @@ from e2e.manifests import CLAIM
 from e2e.nodes import Nodes
 from e2e.shared_folder import FOLDER, SharedFolder, provide
 from e2e.side_by_side import Shared
+from e2e.waiting import wait_for
 
 SYSTEM = "heterotrain-system"
 
@@ -106,8 +107,12 @@ def files(cluster: Cluster, shared: Shared) -> Iterator[SharedFolder]:
 def common_installation(cluster: Cluster, shared: Shared) -> Iterator[Installation]:
     """The operator, installed for all namespaces."""
     installation = Installation(cluster, SYSTEM)
-    others = installation.others()
-    assert not others, f"these operators would steer the same jobs, so remove them first: {', '.join(others)}"
+    # Those of the tests before go in their own time.
+    wait_for(
+        lambda: not installation.others(),
+        60,
+        lambda: f"operators that would steer the same jobs to be removed: {', '.join(installation.others())}",
+    )
     with shared("installation", installation.install, installation.uninstall):
         yield installation
 

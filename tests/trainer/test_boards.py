@@ -125,6 +125,7 @@ def test_groups_over_a_board_sum_as_ever_after_it_is_dropped(workers: list[Worke
         generation.leave()
 
 
+@pytest.mark.long
 def test_hundreds_of_generations_leave_neither_threads_nor_descriptors_nor_keys_nor_memory(
     workers: list[Worker], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,7 +77,7 @@ def test_unequal_workers_train_what_the_frameworks_own_loop_trains(tmp_path: Pat
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    "framework", ["transformers", *(pytest.param(each, marks=pytest.mark.long) for each in ("accelerate", "lightning"))]
+    "framework", ["accelerate", *(pytest.param(each, marks=pytest.mark.long) for each in ("transformers", "lightning"))]
 )
 def test_torchruns_workers_train_what_the_frameworks_own_loop_trains(tmp_path: Path, framework: str) -> None:
     own = run_alone(tmp_path / "own", [SCRIPT, framework, "--own"])

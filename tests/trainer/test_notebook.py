@@ -18,6 +18,7 @@ def shown(notebook: Any) -> str:
 
 
 @pytest.mark.processes
+@pytest.mark.long
 # These are of the libraries that run notebooks.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning")
 def test_the_example_notebook_runs_and_is_stored_as_it_was_executed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.packages
+pytestmark = [pytest.mark.packages, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 QUIET = ["--quiet", "--disable-pip-version-check"]
