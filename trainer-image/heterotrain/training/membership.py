@@ -279,7 +279,8 @@ class Following:
             state.protocol = self._group.protocol  # over nccl another one than before the members had met
         state.total_steps = self._progress.total_steps
         self._follow_rates(self._plans.batch_size if self._plans.is_served else plan.global_batch_size)
-        if self._worker is not None:
+        is_server = self._plans.published is not None  # which says itself what it gives to others
+        if self._worker is not None and not is_server:
             log.info(
                 "step %d: following plan %d: %d of %d samples",
                 position.step,
