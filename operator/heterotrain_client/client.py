@@ -174,7 +174,8 @@ class Client:
         """The lines that the workers have printed, each after its worker's name; those of one `worker` as they are.
 
         `follow` goes on until the job ends; `tail` leaves out all but each worker's last lines. Raises
-        JobNotFoundError for a job or worker that does not exist, NothingThereError where no worker has a log.
+        JobNotFoundError for a job or worker that does not exist, NothingThereError where no worker has a log, and
+        InvalidJobError where the logs of more than 50 workers of a cluster are to be followed at once.
         """
         return self._backend.logs(name, worker, follow=follow, tail=tail)
 

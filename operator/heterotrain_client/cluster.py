@@ -6,6 +6,7 @@ import queue
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -46,8 +47,14 @@ from heterotrain_operator.clusters.kube.submitting import Submitter
 NEW_PODS_SECONDS = 2.0
 """How often pods that have come meanwhile are looked for while logs are followed."""
 
-MOST_LINES = 10_000
-"""Lines of logs that wait to be read; more are left with the cluster meanwhile."""
+MOST_FOLLOWED = 50
+"""Logs that are followed at once: each is a thread here, and a stream through the API server."""
+
+MOST_LINES = 256
+"""Lines of logs that wait to be read, each of which may have 64 KiB; more are left with the cluster meanwhile."""
+
+LAST_SECONDS = 60.0
+"""Silence after a job's end, after which its logs are not waited for: a node that is lost ends no stream."""
 
 _OPTIONS = {"--kubeconfig": "kubeconfig", "--context": "context", "(use -n)": "(name it as namespace)"}
 
@@ -182,7 +189,8 @@ class ClusterJobs:
                     raise
 
     def _followed(self, name: str, worker: str | None, tail: int | None) -> Iterator[str]:
-        """A thread reads each pod's log, since each may be silent for long; pods that come later are read, too."""
+        """A thread reads each pod's log, since each may be silent for long; pods that come later are read, too, once
+        there is room for them. One whose stream breaks off is given up with a warning, where others go on."""
         lines: queue.Queue[str | refusals.ReadingError] = queue.Queue(MOST_LINES)
         readers: dict[str, threading.Thread] = {}
         over = threading.Event()
@@ -191,23 +199,45 @@ class ClusterJobs:
             try:
                 log = self._jobs.log(pod, tail=tail, follow=True)
                 for line in _printed_lines(each, log, alone=worker is not None):
-                    _put(lines, line, over)
+                    if not _put(lines, line, over):
+                        log.close()
+                        return
             except refusals.NoLogError:
                 readers.pop(pod["metadata"]["uid"])  # it has not started: look again
             except refusals.ReadingError as error:
                 _put(lines, error, over)
 
+        pods: dict[str, Document] = {}
+        gone: refusals.JobNotFoundError | None = None
         try:
             while True:
-                ended = read_job(self._jobs.job(name)).ended
-                for each, pod in self._pods(name, worker).items():
-                    uid = pod["metadata"]["uid"]
-                    if uid not in readers:
-                        readers[uid] = threading.Thread(target=read, args=(each, pod), daemon=True)
+                try:
+                    ended = read_job(self._jobs.job(name)).ended
+                    pods = self._pods(name, worker)
+                except refusals.JobNotFoundError as error:
+                    if not readers:
+                        raise
+                    ended, pods, gone = True, {}, error  # its workers' last words come yet
+                new = {pod["metadata"]["uid"]: each for each, pod in pods.items()}
+                if not readers and len(new) > MOST_FOLLOWED:
+                    why = f"name one: job {name} has {len(new)} workers, and {MOST_FOLLOWED} logs at most are followed"
+                    raise InvalidJobError([Problem("worker", why)])
+                for uid, each in new.items():
+                    busy = sum(thread.is_alive() for thread in readers.values())
+                    if uid not in readers and busy < MOST_FOLLOWED:
+                        readers[uid] = threading.Thread(target=read, args=(each, pods[each]), daemon=True)
                         readers[uid].start()
-                yield from _arrived(lines, NEW_PODS_SECONDS, [*readers.values()] if ended else None)
+                for line in _arrived(lines, NEW_PODS_SECONDS, [*readers.values()] if ended else None):
+                    if isinstance(line, str):
+                        yield line
+                    elif worker is None and isinstance(line, refusals.UnreachableError):
+                        warnings.warn(f"{line}; the other workers' logs are followed on", stacklevel=3)
+                    else:
+                        raise line
                 if ended:
-                    return
+                    break
+            if gone is not None:
+                raise gone
         finally:
             over.set()
 
@@ -219,28 +249,34 @@ def _printed_lines(worker: str, pieces: Iterable[bytes], *, alone: bool) -> Iter
 
 def _put(
     lines: queue.Queue[str | refusals.ReadingError], line: str | refusals.ReadingError, over: threading.Event
-) -> None:
+) -> bool:
+    """Whether anybody still reads."""
     while not over.is_set():
         try:
             lines.put(line, timeout=1.0)
-            return
         except queue.Full:
             continue
+        return True
+    return False
 
 
 def _arrived(
     lines: queue.Queue[str | refusals.ReadingError], seconds: float, until: list[threading.Thread] | None
-) -> Iterator[str]:
-    """What arrives within so many seconds; or, if these threads are named, until they have ended."""
-    deadline = time.monotonic() + seconds
+) -> Iterator[str | refusals.ReadingError]:
+    """What arrives within so many seconds; or, if these threads are named, until they have ended or none has brought
+    anything for LAST_SECONDS, which raises UnreachableError."""
+    deadline = time.monotonic() + (seconds if until is None else LAST_SECONDS)
     while True:
-        going_on = time.monotonic() < deadline if until is None else any(each.is_alive() for each in until)
+        in_time = time.monotonic() < deadline
+        going_on = in_time if until is None else any(each.is_alive() for each in until)
+        if going_on and not in_time and lines.empty():
+            raise refusals.UnreachableError(f"the job is over, but a log of it has not ended in {LAST_SECONDS:g} s")
         try:
             line = lines.get(timeout=0.1) if going_on else lines.get_nowait()
         except queue.Empty:
             if going_on:
                 continue
             return
-        if isinstance(line, refusals.ReadingError):
-            raise line
         yield line
+        if until is not None:
+            deadline = time.monotonic() + LAST_SECONDS

@@ -25,6 +25,8 @@ from heterotrain_client import (
 )
 from heterotrain_client.cluster import ClusterJobs
 from heterotrain_operator.api import parse_manifest
+from heterotrain_operator.clusters.kube.reading import Reader
+from heterotrain_operator.clusters.kube.reading_errors import UnreachableError
 from kube_server.api_server import ApiServer, StatusError
 from kube_server.serving import kubeconfig, serving
 from unit.cli.cluster_jobs import job_document, trained
@@ -95,6 +97,76 @@ def test_the_page_s_code_follows_a_job_from_its_manifest_to_its_end(
     assert "loss 1\nloss 0.5\n" in said
     assert "Why the batches are as they are" in said
     assert DIGITS not in api.objects
+
+
+def _print(api: ApiServer, logs: dict[str, Iterator[bytes]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that trains, whose pods print pieces as they come; a log that raises breaks off."""
+    trained().put(api)
+    api.change(JOBS, "digits", {"status": {"phase": "Running"}}, "team")
+    for name in logs:
+        api.restore("pods", worker_pod(name, name[-2:]))
+
+    def log(_: Reader, pod: dict[str, Any], **__: Any) -> Iterator[bytes]:
+        return logs[pod["metadata"]["name"]]
+
+    monkeypatch.setattr(Reader, "log", log)
+
+
+def _endless(begun: list[str], ended: list[str]) -> Iterator[bytes]:
+    begun.append("")
+    try:
+        while True:
+            yield b"x" * 2**16
+    finally:
+        ended.append("")
+
+
+def _breaking() -> Iterator[bytes]:
+    yield b"last\n"
+    raise UnreachableError("the log of digits-g1 broke off: reset")
+
+
+@pytest.mark.usefixtures("config")
+def test_logs_of_many_workers_are_followed_within_bounds(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    ended: list[str] = []
+    _print(api, {f"digits-g0-{each:02}": _endless(begun, ended) for each in range(51)}, monkeypatch)
+    client = Client("kubernetes")
+    with pytest.raises(InvalidJobError, match=r"^worker: name one: job digits has 51 workers, and 50 logs at most"):
+        next(client.logs("digits", follow=True))
+    assert not begun
+    followed = client.logs("digits", follow=True, worker="digits-g0-07")
+    assert len(next(followed)) <= 2**18  # a line that does not end comes in pieces
+    followed.close()  # as Ctrl-C does
+    while not ended:
+        time.sleep(0.01)
+    assert len(begun) == 1
+
+
+@pytest.mark.usefixtures("config")
+def test_others_are_followed_where_a_log_breaks_off_and_to_the_end_of_a_job_that_is_deleted(
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+
+    def goes_on() -> Iterator[bytes]:
+        yield b"first\n"
+        api.objects.pop(DIGITS)
+        time.sleep(0.2)
+        yield b"saved\n"
+        over.wait()
+
+    _print(api, {"digits-g0": goes_on(), "digits-g1": _breaking()}, monkeypatch)
+    monkeypatch.setattr("heterotrain_client.cluster.LAST_SECONDS", 1.0)
+    got = []
+    with (
+        pytest.warns(UserWarning, match=r"digits-g1 broke off: reset; the other workers' logs are followed on"),
+        pytest.raises(ClusterError, match=r"the job is over, but a log of it has not ended in 1 s"),
+    ):
+        for line in Client("kubernetes").logs("digits", follow=True):
+            got.append(line)
+    over.set()
+    assert sorted(got) == ["digits-g0 | first", "digits-g0 | saved", "digits-g1 | last"]
 
 
 @pytest.mark.usefixtures("config")
