@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import mlflow
 import pytest
@@ -215,11 +216,44 @@ def test_a_sink_that_fails_or_is_slow_is_reported_once_and_holds_up_nothing(capl
     assert 0 < len(slow.got) < 1500
 
 
+def test_a_sink_that_asks_to_exit_or_says_a_page_is_named_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    class Exits:
+        def open(self, worker: str | None, step: int) -> sinks.Run:
+            raise SystemExit("500:\n" + "<html>\n" * 10**5)
+
+    sending = Reporter([Exits()], "a", WorkerMetrics("job", "a", "", lambda: False), lambda: Training(1, True, PLAN))
+    with caplog.at_level(logging.WARNING):
+        sending.log({"mine": 1})
+        sending.close()
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith("Exits does not take all figures: SystemExit: 500: <html> <html>")
+    assert len(said) < 500
+    assert "\n" not in said
+
+
+def test_weights_and_biases_waits_for_its_server_within_the_grace_of_a_pod(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun: list[dict[str, Any]] = []
+
+    def init(**asked: Any) -> None:
+        begun.append(asked)
+        raise TimeoutError
+
+    monkeypatch.setattr("wandb.init", init)
+    with pytest.raises(TimeoutError):
+        sinks.WandB("tests", "first", tmp_path).open(None, 1)
+    settings = begun[0]["settings"]
+    assert 0 < settings.init_timeout <= 20
+    assert 0 < settings.finish_timeout <= 10
+
+
 @pytest.mark.parametrize(
     ("values", "error", "message"),
     [
         ({"mine": "text"}, TypeError, "mine: expected one number, found str"),
         ({"mine": torch.ones(2)}, TypeError, r"mine: expected one number, found Tensor of shape \(2,\)"),
+        ({"mine": 10**400}, ValueError, "mine: int too large"),
         ({"": 1}, ValueError, "1 to 250 characters"),
         ({str(each): 1 for each in range(257)}, ValueError, "257 figures are more than 256"),
         ({"mine": 1}, RuntimeError, "before session.prepare"),

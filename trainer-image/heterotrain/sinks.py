@@ -162,7 +162,8 @@ class WandB:
             dir=self._folder,
             resume="allow" if step > 1 else None,
             reinit="create_new",  # one process may write the job's run and its own
-            settings=wandb.Settings(console="off", silent=True),
+            # W&B waits for its server at the process' end, too, which may be within the grace of a pod.
+            settings=wandb.Settings(console="off", silent=True, init_timeout=20, finish_timeout=5),
         )
         return _WandBRun(run, self._folder / f"{name}.newest-step", goes_on=step > 1)
 

@@ -36,6 +36,7 @@ LONGEST_NAME = 250
 
 _QUEUE = 1000
 _NAMED_MEMBERS = 16
+_ERROR_CHARACTERS = 300
 _CLOSING_SECONDS = 10.0
 """For all sinks together at the process' end, which may be within the grace of a pod."""
 
@@ -216,8 +217,10 @@ class _Outlet:
     def _try(self, entry: _Entry) -> None:
         try:
             self._write(entry)
-        except Exception as error:  # noqa: BLE001  # whatever a tracker raises, the training goes on
-            self._say_once(f"does not take all figures: {type(error).__name__}: {error}")
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a tracker raises, the training goes on
+            # A server's answer may be a whole page.
+            text = " ".join(str(error)[:_ERROR_CHARACTERS].split())
+            self._say_once(f"does not take all figures: {type(error).__name__}: {text}")
 
     def _write(self, entry: _Entry) -> None:
         step, of_job, what = entry
@@ -254,7 +257,10 @@ def checked(values: Mapping[str, object]) -> Mapping[str, Scalar]:
         if not (isinstance(value, numbers.Real) or (isinstance(value, torch.Tensor) and value.numel() == 1)):
             shape = f" of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else ""
             raise TypeError(f"session.log(): {name}: expected one number, found {type(value).__name__}{shape}")
-        taken[name] = value if isinstance(value, torch.Tensor) else float(value)
+        try:
+            taken[name] = value if isinstance(value, torch.Tensor) else float(value)
+        except OverflowError as error:
+            raise ValueError(f"session.log(): {name}: {error}") from None
     return taken
 
 
