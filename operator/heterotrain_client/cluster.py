@@ -200,8 +200,7 @@ class ClusterJobs:
                 log = self._jobs.log(pod, tail=tail, follow=True)
                 for line in _printed_lines(each, log, alone=worker is not None):
                     if not _put(lines, line, over):
-                        log.close()
-                        return
+                        return  # the last reference to the stream, which thereby ends
             except refusals.NoLogError:
                 readers.pop(pod["metadata"]["uid"])  # it has not started: look again
             except refusals.ReadingError as error:

@@ -191,6 +191,19 @@ def test_the_leader_alone_writes_the_jobs_run_and_every_worker_its_own() -> None
     assert sink.closed == [None, "b"]
 
 
+def test_no_worker_of_a_parameter_server_writes_the_jobs_run() -> None:
+    sink = Recorded()
+    sink.may.set()
+    session, model, optimizer, batches = prepared(sinks=[sink])
+    assert session._life is not None
+    session._life._plans.is_served = True
+    for _ in train(session, model, optimizer, batches):
+        session.log({"mine": 1})
+    assert session._reporter is not None
+    session._reporter.close()
+    assert sink.closed == ["alone"]
+
+
 def test_a_training_that_ends_before_its_tracker_is_at_work_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     at_exit: list[object] = []
     monkeypatch.setattr("atexit.register", at_exit.append)

@@ -179,7 +179,7 @@ class Session(Standing):
         self._life = life = WorkerLife(context, subject)
         if sinks:
             self._reporter = Reporter(
-                sinks, context.name, self._metrics, lambda: Training(life.position.step, life.rank == 0, plans.active)
+                sinks, context.name, self._metrics, lambda: Training(life.position.step, life.leads, plans.active)
             )
             subject.after_step.append(self._reporter.after_step)
         loader = Loader(source, self._config.seed, self._device, worker.uid if worker else "")

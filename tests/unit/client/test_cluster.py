@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ def _print(api: ApiServer, logs: dict[str, Iterator[bytes]], monkeypatch: pytest
         api.restore("pods", worker_pod(name, name[-2:]))
 
     def log(_: Reader, pod: dict[str, Any], **__: Any) -> Iterator[bytes]:
-        return logs[pod["metadata"]["name"]]
+        return logs.pop(pod["metadata"]["name"])
 
     monkeypatch.setattr(Reader, "log", log)
 
@@ -136,6 +136,7 @@ def test_logs_of_many_workers_are_followed_within_bounds(api: ApiServer, monkeyp
         next(client.logs("digits", follow=True))
     assert not begun
     followed = client.logs("digits", follow=True, worker="digits-g0-07")
+    assert isinstance(followed, Generator)
     assert len(next(followed)) <= 2**18  # a line that does not end comes in pieces
     followed.close()  # as Ctrl-C does
     while not ended:
