@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ from heterotrain.training.parts import Parts, put_together
 from heterotrain.training.server_line import ServerLine, ServerLostError
 from heterotrain.training.step_parts import StepParts
 from heterotrain.training.subject import Subject
+from trainer.alone import prepared
 
 
 def put_together_worker(
@@ -184,3 +186,14 @@ def test_a_worker_gives_a_lost_server_up_in_words_that_pass() -> None:
         line.enter(Enter("{}"))
     line.close()
     assert ServerLostError.__name__ in ERRORS_THAT_PASS
+
+
+def test_metrics_that_the_server_has_not_measured_yet_are_not_numbers_at_a_worker() -> None:
+    session, *_ = prepared()
+    assert session._life is not None
+    with pytest.raises(KeyError):
+        session.metrics["accuracy"]
+    evaluation = session._life.evaluation
+    evaluation.is_elsewhere, evaluation.values = True, {"loss": 1.0}
+    assert session.metrics["loss"] == 1.0
+    assert math.isnan(session.metrics["accuracy"])

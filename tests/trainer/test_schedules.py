@@ -161,3 +161,14 @@ def test_a_schedule_of_another_length_than_the_jobs_is_named_before_training(
     session.register(cosine=lr_scheduler.CosineAnnealingLR(optimizer, T_max=3))
     run(session, model, optimizer, batches)
     assert "'cosine' (CosineAnnealingLR) is made for 3 calls" in caplog.text
+
+
+def test_a_schedule_that_is_too_short_for_an_asynchronous_jobs_updates_is_refused() -> None:
+    schedules = Schedules()
+    schedules.add("one", lr_scheduler.OneCycleLR(sgd(nn.Linear(1, 1)), 0.1, total_steps=96), "step")
+    refused = "is made for 96 calls, the job has about 265 steps, for each worker's batch is an update"
+    with pytest.raises(ValueError, match=refused):
+        list(schedules.remarks(265, 6, of_updates=True))
+    assert not list(schedules.remarks(100, 6, of_updates=True))  # how many there will be depends on the workers
+    with pytest.raises(ValueError, match="the job has 100 steps, for each worker's batch is an update"):
+        list(schedules.remarks(100, None, of_updates=True))

@@ -53,10 +53,14 @@ class Standing:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """What `evaluate()` measured last, by name; the same on all workers, empty before, NaN while `warming`."""
+        """What `evaluate()` measured last, by name; the same on all workers, empty before, NaN while `warming`. A
+        worker of a parameter server may look before that has measured anything: unknown names are NaN there, too."""
+        if self._life is None:
+            return {}
+        evaluation = self._life.evaluation
         if self.warming:
             return UnknownMetrics()
-        return {} if self._life is None else dict(self._life.evaluation.values)
+        return (UnknownMetrics if evaluation.is_elsewhere else dict)(evaluation.values)
 
     @property
     def evaluated_step(self) -> int:

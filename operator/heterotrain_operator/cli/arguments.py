@@ -22,7 +22,10 @@ WORKERS_EXAMPLE = "3, 1.0,0.5,250m, 3x1.0,2x0.5 or gpu:0,gpu:1,cpu:2.0"
 
 
 class Parser(argparse.ArgumentParser):
-    """Asks about words that are nearly right."""
+    """Asks about words that are nearly right, also about options that are cut short."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given, allow_abbrev=False)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -380,7 +380,8 @@ def parse(given: Sequence[str], program: str) -> tuple[argparse.Namespace, tuple
         hint = "; a script's own come after --" if subject and is_script(getattr(asked, subject)) else ""
         command = commands.choices[asked.command]
         named = next((word.partition("=")[0] for word in unknown if word.startswith("--")), None)
-        if named is not None and not hint:
-            hint = did_you_mean(named, command._option_string_actions)
+        options = command._option_string_actions
+        if named is not None and (not hint or any(option.startswith(named) for option in options)):
+            hint = did_you_mean(named, options)
         command.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     return asked, script_words

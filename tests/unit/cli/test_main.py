@@ -197,6 +197,7 @@ def test_version_is_printed(word: str, heterotrain: Run) -> None:
         (["run", "x", "--rounds", "0"], "--rounds: must be a whole number of at least 1, found '0'"),
         (["expalin", "x"], "invalid choice: 'expalin'; did you mean explain?"),
         (["run", "x.yaml", "--wide"], "unrecognized arguments: --wide"),
+        (["run", "x.py", "--worker=3"], "unrecognized arguments: --worker=3; did you mean --workers?"),
         (["run", "x.yaml", "--polciy=Static"], "unrecognized arguments: --polciy=Static; did you mean --policy?"),
         (["logs", "j", "--wide"], "usage: heterotrain logs "),
         (["validate", "x", "--wide"], "usage: heterotrain validate "),

@@ -113,7 +113,7 @@ LONG = joined(history(78, (32, 32), (0.4, 0.5), allreduce=0.1))
         (verdict(LONG, "Static"), "Static never moves any; --policy Optimal does."),
         (
             verdict(LONG, reason="the best split saves 1 % of the step."),
-            "32 / 32: the best split saves 1 % of the step.",
+            "32 / 32: the best split saves 1 % of the step; a longer run may move them (try --steps 160).",
         ),
         (verdict(ALIKE, adjustments=1), "own times are within 4% of one another."),
         (

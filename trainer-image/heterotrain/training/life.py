@@ -117,9 +117,8 @@ class WorkerLife:
         if self.leads and self._join is None:
             for remark in remarks_on_division(self.progress.rules, self._plans.active):
                 log.warning("%s", remark)
-        # How many updates an asynchronous job takes depends on who is how fast.
-        steps = self.progress.total_steps if self._join is None else 0
-        for remark in self.subject.schedules.remarks(steps, self._context.config.epochs):
+        lengths = (self.progress.total_steps, self._context.config.epochs)
+        for remark in self.subject.schedules.remarks(*lengths, of_updates=self._join is not None):
             log.warning("%s", remark)
         self._following.follow()
         self.step.start()

@@ -18,6 +18,9 @@ from torch.optim import lr_scheduler
 
 Every = Literal["step", "epoch"]
 
+ABOUT = 0.25
+"""Part by which a schedule may differ from a length that is only known about."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Schedule:
@@ -82,20 +85,28 @@ class Schedules:
                 for _ in range(1 if each.every == "step" else epochs):
                     _step(each.schedule)
 
-    def remarks(self, steps: int, epochs: int | None) -> Iterator[str]:
-        """Schedules of another length than the job's, in words; `steps` is 0 if that is not known yet.
+    def remarks(self, steps: int, epochs: int | None, *, of_updates: bool = False) -> Iterator[str]:
+        """Schedules of another length than the job's, in words; `steps` is 0 if that is not known yet. Steps that are
+        updates `of_updates` of workers are known about, unless the job has no epochs.
 
-        Raises ValueError for one that would end before the job and then raise in the middle of it.
+        Raises ValueError for one that would end before the job and then raise in the middle of it, or leave the rest
+        with its last rates.
         """
+        about = of_updates and epochs is not None
         for each in self._all:
             length = epochs if each.every == "epoch" else steps
             found = _length(each.schedule)
-            if not length or found is None or found == length:
+            guessed = about and each.every == "step"
+            if not length or found is None or abs(found - length) <= (ABOUT * length if guessed else 0):
                 continue
             text = (
                 f"registered schedule {each.name!r} ({type(each.schedule).__name__}) is made for {found} calls, the "
-                f"job has {length} {each.every}s; session.total_steps is the number of steps"
+                f"job has {'about ' if guessed else ''}{length} {each.every}s"
             )
+            if of_updates and each.every == "step":
+                text += ", for each worker's batch is an update; make it for those, and set training.steps"
+            else:
+                text += "; session.total_steps is the number of steps"
             if isinstance(each.schedule, lr_scheduler.OneCycleLR) and found < length:
                 raise ValueError(text)
             yield text

@@ -34,7 +34,7 @@ STEPS, STEPS_WITH_HALF = 3, 2
 
 
 class UnknownMetrics(dict[str, float]):
-    """What a script that takes its evaluations' metrics for known sees of them in a warm-up."""
+    """What a script that takes its evaluations' metrics for known sees of those that are not."""
 
     def __missing__(self, name: str) -> float:
         """No number."""

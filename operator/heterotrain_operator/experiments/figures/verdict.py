@@ -122,7 +122,8 @@ def _why(trial: TrialSummary, workers: Sequence[WorkerSummary], found: Circumsta
         return alike
     if measured < LEAST_INTERVALS * found.interval or trial.seconds < LEAST_SECONDS:
         return f"only {trial.steps} steps of {wording.seconds(step)}, too short to measure; {_longer(trial, found)}"
-    return found.reason.rstrip(".") or f"no other split was sure to be faster; {_longer(trial, found)}"
+    reason = found.reason.rstrip(".") or "no other split was sure to be faster"
+    return f"{reason}; a longer run may move them ({_longer(trial, found)})"
 
 
 def _apart(workers: Sequence[WorkerSummary]) -> float:
