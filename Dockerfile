@@ -37,9 +37,7 @@ COPY --from=environment /opt/heterotrain /opt/heterotrain
 COPY --from=sbom /sbom.cdx.json /opt/heterotrain/
 COPY --from=code /code /opt/heterotrain/lib/python3.11/site-packages
 # The name is for libraries that ask who runs them where the cluster chooses a user that no file knows.
-# Threads that each free memory in an arena of their own leave holes: without the bound an hour of coming and going jobs
-# makes the process grow by half (hack/bench/churn.py).
-ENV PATH=/opt/heterotrain/bin:$PATH PYTHONUNBUFFERED=1 HOME=/tmp USER=heterotrain MALLOC_ARENA_MAX=2
+ENV PATH=/opt/heterotrain/bin:$PATH PYTHONUNBUFFERED=1 HOME=/tmp USER=heterotrain
 WORKDIR /tmp
 USER 65532:65532
 ENTRYPOINT ["python", "-m", "heterotrain_operator.main"]

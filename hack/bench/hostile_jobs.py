@@ -251,9 +251,7 @@ def operator(config: Path, log: Path, script: str = __file__) -> Iterator[subpro
     """The operator's process, as long as the block lasts."""
     health, metrics = map(str, ports())
     listens = {"HETEROTRAIN_HEALTH_PORT": health, "HETEROTRAIN_METRICS_PORT": metrics}
-    of_the_image = {"MALLOC_ARENA_MAX": "2"}
-    names = {"KUBECONFIG": str(config), "POD_NAMESPACE": "ops", "POD_NAME": "a"}
-    environment = {**of_the_image, **os.environ, **listens, **names}
+    environment = {**os.environ, **listens, "KUBECONFIG": str(config), "POD_NAMESPACE": "ops", "POD_NAME": "a"}
     with log.open("ab") as output:
         process = subprocess.Popen([sys.executable, script, "--operator"], env=environment, stderr=output)
         try:
