@@ -222,7 +222,7 @@ class ClusterJobs:
                     why = f"name one: job {name} has {len(new)} workers, and {MOST_FOLLOWED} logs at most are followed"
                     raise InvalidJobError([Problem("worker", why)])
                 for uid, each in new.items():
-                    busy = sum(thread.is_alive() for thread in readers.values())
+                    busy = sum(thread.is_alive() for thread in [*readers.values()])  # they take themselves out
                     if uid not in readers and busy < MOST_FOLLOWED:
                         readers[uid] = threading.Thread(target=read, args=(each, pods[each]), daemon=True)
                         readers[uid].start()

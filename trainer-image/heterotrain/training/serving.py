@@ -201,13 +201,8 @@ class Serving:
         self._plans.published = plan
         now = time.monotonic()
         self._service.follow({each.uid: each.batch_size for each in plan.members})
-        log.info(
-            "step %d: following plan %d: %d workers with %d samples together",
-            self._state.position.step,
-            plan.version,
-            len(plan.members),
-            plan.global_batch_size,
-        )
+        step, taken = self._state.position.step, (len(plan.members), plan.global_batch_size)
+        log.info("step %d: following plan %d: %d workers with %d samples together", step, plan.version, *taken)
         for uid in [uid for uid in self._callers if uid not in self._service.workers]:
             self._port.let_go(self._callers.pop(uid), f"plan {plan.version} goes on without this worker")
         for uid in [uid for uid in self._knocking if plan.names(uid)]:
